@@ -1,0 +1,70 @@
+"""How a hyperparameter that must be positive is learned by an optimiser that knows no bounds."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from kerv_jax._pytree import Constraint
+
+# Below, quotients such as statistic / sigma**2 and their derivatives would overflow float32.
+SMALLEST = 1e-9
+
+
+def from_raw(raw: Array, constraint: Constraint) -> Array:
+  """The hyperparameter's value from the parameter an optimiser sees.
+
+  Args:
+    raw: any real numbers, any shape.
+    constraint: "any" leaves them as they are; "positive" and "non-negative" give
+      ``max(softplus(raw), 1e-9)``.
+
+  Returns:
+    The values, same shape; at least float32.
+  """
+  raw = jnp.asarray(raw)
+  raw = raw.astype(jnp.promote_types(raw.dtype, jnp.float32))
+  return raw if constraint == "any" else jnp.maximum(jax.nn.softplus(raw), SMALLEST)
+
+
+def to_raw(value: Any, constraint: Constraint, dtype: Any) -> Array:
+  """The parameter whose :func:`from_raw` is ``value``, as nearly as the dtype can hold it.
+
+  Args:
+    value: the value asked for, any shape; above 1e-9 unless the constraint is "any".
+    constraint: its constraint.
+    dtype: dtype of the parameter.
+
+  Returns:
+    An array of the value's shape: ``value + log(1 - exp(-value))``, or of its neighbours in
+    ``dtype`` the one that comes nearest, so that a value such as 1.0 or 0.5 is met exactly.
+  """
+  value = np.asarray(value, np.float64)
+  if constraint == "any":
+    return jnp.asarray(value, dtype)
+  raw = value + np.log(-np.expm1(-value))
+  steps = np.arange(-4, 5) * float(jnp.finfo(dtype).eps) / 2
+  candidates = jnp.asarray(raw[..., None] * (1 + steps), dtype)
+  error = jnp.abs(from_raw(candidates, constraint) - value[..., None])
+  nearest = jnp.argmin(error, axis=-1)
+  return jnp.take_along_axis(candidates, nearest[..., None], axis=-1)[..., 0]
+
+
+def require_learnable(name: str, value: Any, constraint: Constraint) -> None:
+  """Raises an error unless learning can start from ``value``.
+
+  Args:
+    name: the hyperparameter's name, for the message.
+    value: its initial value.
+    constraint: its constraint.
+
+  Raises:
+    TypeError: if the value is not known yet, because it is being traced.
+    ValueError: if it must be positive but is not clearly so.
+  """
+  if isinstance(value, jax.core.Tracer):
+    raise TypeError(f"the initial value of learnable `{name}` must be known, got {value!r}")
+  if constraint != "any" and np.any(np.asarray(value) <= SMALLEST):
+    raise ValueError(f"learnable `{name}` must start above {SMALLEST}, got {value!r}")

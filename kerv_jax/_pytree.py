@@ -1,0 +1,211 @@
+"""Immutable dataclasses that are pytrees: what a kernel is made of.
+
+A field is a *hyperparameter* (a leaf: a scalar or one value per output feature), a *child* (itself
+such an object, or a tuple of them) or *static* (structure, part of the tree's definition).
+"""
+
+import dataclasses
+import operator
+from collections.abc import Hashable, Mapping
+from typing import Any, Literal, Self, cast, dataclass_transform
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.tree_util import GetAttrKey
+
+Hyperparameter = float | np.ndarray | Array
+"""A scalar, or a vector of one value per output feature."""
+
+Constraint = Literal["positive", "non-negative", "any"]
+
+
+def hyperparameter(
+  default: float | dataclasses._MISSING_TYPE = dataclasses.MISSING, constraint: Constraint = "any"
+) -> Any:
+  """Declares a field that is a leaf: a scalar, or one value per output feature.
+
+  Args:
+    default: the constructor's default; none if left out.
+    constraint: the values allowed, checked whenever the value is known: "positive",
+      "non-negative" or "any".  The first two stay positive when they are learned.
+
+  Returns:
+    A dataclass field.
+  """
+  return dataclasses.field(default=default, metadata={"kind": "leaf", "constraint": constraint})
+
+
+def static(default: Any = dataclasses.MISSING) -> Any:
+  """Declares a field that is structure: hashable, never traced, never learned.
+
+  Args:
+    default: the constructor's default; none if left out.
+
+  Returns:
+    A dataclass field.
+  """
+  return dataclasses.field(default=default, metadata={"kind": "static"})
+
+
+def child(default: Any = dataclasses.MISSING) -> Any:
+  """Declares a field that holds another :class:`Node`, or a tuple of them.
+
+  Args:
+    default: the constructor's default; none if left out.
+
+  Returns:
+    A dataclass field.
+  """
+  return dataclasses.field(default=default, metadata={"kind": "child"})
+
+
+def _kind(field: dataclasses.Field) -> str:
+  return field.metadata.get("kind", "static")
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(hyperparameter, static, child))
+class Node:
+  """Base class: every subclass becomes a frozen dataclass and a registered pytree.
+
+  Values are checked by the constructor only, never when JAX rebuilds the object, whose leaves may
+  then be gradients, tracers or placeholders.
+  """
+
+  def __init_subclass__(cls, **kwargs: Any) -> None:
+    super().__init_subclass__(**kwargs)
+    dataclasses.dataclass(frozen=True, eq=False)(cls)
+    fields = dataclasses.fields(cast(Any, cls))
+    dynamic = tuple(f.name for f in fields if _kind(f) != "static")
+    fixed = tuple(f.name for f in fields if _kind(f) == "static")
+
+    def flatten_with_keys(node: Any) -> tuple[tuple, tuple]:
+      pairs = tuple((GetAttrKey(name), getattr(node, name)) for name in dynamic)
+      return pairs, tuple(getattr(node, name) for name in fixed)
+
+    def flatten(node: Any) -> tuple[tuple, tuple]:
+      return tuple(getattr(node, n) for n in dynamic), tuple(getattr(node, n) for n in fixed)
+
+    def unflatten(aux: tuple, children: Any) -> Any:
+      node = object.__new__(cls)
+      for name, value in (*zip(dynamic, children, strict=True), *zip(fixed, aux, strict=True)):
+        object.__setattr__(node, name, value)
+      return node
+
+    jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
+
+  def __post_init__(self) -> None:
+    """Checks and normalises the hyperparameters; a subclass that adds checks calls it first."""
+    for field in dataclasses.fields(cast(Any, self)):
+      if _kind(field) == "leaf":
+        checked = _checked(field.name, getattr(self, field.name), field.metadata["constraint"])
+        object.__setattr__(self, field.name, checked)
+      elif _kind(field) == "static" and not isinstance(getattr(self, field.name), Hashable):
+        raise TypeError(f"`{field.name}` must be hashable, got {getattr(self, field.name)!r}")
+
+  def _require_integer(self, name: str, *, minimum: int) -> None:
+    value = getattr(self, name)
+    try:
+      if isinstance(value, bool):
+        raise TypeError
+      integer = operator.index(value)
+    except TypeError:
+      raise TypeError(f"`{name}` must be an integer >= {minimum}, got {value!r}") from None
+    if integer < minimum:
+      raise ValueError(f"`{name}` must be an integer >= {minimum}, got {value!r}")
+    object.__setattr__(self, name, integer)
+
+  def hyperparameters(self) -> dict[str, Hyperparameter]:
+    """The leaves by name; those of inner kernels by path, such as ``"terms.0.gamma"``."""
+    return {name: value for name, (value, _) in _walk(self)}
+
+  def constraints(self) -> dict[str, Constraint]:
+    """The constraint of each hyperparameter, by the same names."""
+    return {name: constraint for name, (_, constraint) in _walk(self)}
+
+  def with_hyperparameters(self, values: Mapping[str, Any]) -> Self:
+    """A copy with other values.
+
+    Args:
+      values: new values by the names of :meth:`hyperparameters`; those left out stay.
+
+    Returns:
+      An object of the same structure.
+
+    Raises:
+      ValueError: if there is no hyperparameter of that name, or a value is not allowed.
+    """
+    constraints = self.constraints()
+    for name in values:
+      if name not in constraints:
+        raise ValueError(
+          f"no hyperparameter {name!r} in {self!r}; it has {sorted(constraints) or 'none'}"
+        )
+    leaves, tree = jax.tree_util.tree_flatten(self)
+    new = [
+      _checked(name, values[name], constraint) if name in values else leaf
+      for leaf, (name, constraint) in zip(leaves, constraints.items(), strict=True)
+    ]
+    return jax.tree_util.tree_unflatten(tree, new)
+
+  def _key(self) -> tuple:
+    leaves, tree = jax.tree_util.tree_flatten(self)
+    return tree, tuple(_leaf_key(leaf) for leaf in leaves)
+
+  def __eq__(self, other: object) -> bool:
+    return type(self) is type(other) and self._key() == cast(Node, other)._key()
+
+  def __hash__(self) -> int:
+    return hash(self._key())
+
+
+def _walk(node: Any) -> list[tuple[str, tuple[Any, Constraint]]]:
+  """Name, value and constraint of every leaf, in the order of the pytree."""
+  found: list[tuple[str, tuple[Any, Constraint]]] = []
+  for field in dataclasses.fields(node):
+    value = getattr(node, field.name)
+    if _kind(field) == "leaf":
+      found.append((field.name, (value, field.metadata["constraint"])))
+    elif _kind(field) == "child":
+      items = enumerate(value) if isinstance(value, tuple) else [(None, value)]
+      for index, item in items:
+        prefix = field.name if index is None else f"{field.name}.{index}"
+        found += [(f"{prefix}.{name}", rest) for name, rest in _walk(item)]
+  return found
+
+
+def _leaf_key(leaf: Any) -> Hashable:
+  if isinstance(leaf, (np.ndarray, Array)) and not isinstance(leaf, jax.core.Tracer):
+    array = np.asarray(leaf)
+    return array.shape, str(array.dtype), array.tobytes()
+  return leaf if isinstance(leaf, (float, type(None))) else id(leaf)
+
+
+def _checked(name: str, value: Any, constraint: Constraint) -> Hyperparameter:
+  """The value as a float or a floating array of rank 0 or 1; an error if it is not allowed."""
+  allowed = f"a {constraint} number" if constraint != "any" else "a number"
+  allowed += " (or one per output feature)"
+  if isinstance(value, (bool, str, bytes)) or value is None:
+    raise TypeError(f"`{name}` must be {allowed}, got {value!r}")
+  try:
+    array = value if isinstance(value, (np.ndarray, Array)) else np.asarray(value)
+    real = jnp.issubdtype(array.dtype, jnp.integer) or jnp.issubdtype(array.dtype, jnp.floating)
+  except (TypeError, ValueError):
+    real = False
+  if not real:
+    raise TypeError(f"`{name}` must be {allowed}, got {value!r}")
+  if array.ndim > 1:
+    raise ValueError(f"`{name}` must be {allowed}, got an array of shape {array.shape}")
+  if not isinstance(array, jax.core.Tracer):
+    known = np.asarray(array)
+    wrong = ~np.isfinite(known)
+    if constraint == "positive":
+      wrong |= ~(known > 0)
+    elif constraint == "non-negative":
+      wrong |= ~(known >= 0)
+    if np.any(wrong):
+      raise ValueError(f"`{name}` must be {allowed}, got {value!r}")
+  if isinstance(value, (np.ndarray, Array)):
+    return value if jnp.issubdtype(value.dtype, jnp.floating) else value.astype(float)
+  return float(array) if array.ndim == 0 else array.astype(float)

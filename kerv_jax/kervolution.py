@@ -1,0 +1,139 @@
+"""The kervolution operator: a convolution whose inner product is a kernel function."""
+
+from collections.abc import Sequence
+from typing import Any, Literal, cast
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from kerv_jax import _options
+from kerv_jax._patches import from_patches
+from kerv_jax._statistics import STATISTICS, convolve
+from kerv_jax.kernels import Kernel, Linear, require_kernel
+
+
+def kerv_general_dilated(
+  lhs: Array,
+  rhs: Array,
+  window_strides: Sequence[int],
+  padding: str | Sequence[tuple[int, int]],
+  lhs_dilation: Sequence[int] | None = None,
+  rhs_dilation: Sequence[int] | None = None,
+  dimension_numbers: Any = None,
+  feature_group_count: int = 1,
+  batch_group_count: int = 1,
+  precision: Any = None,
+  preferred_element_type: Any = None,
+  *,
+  kernel_fn: Kernel,
+  method: Literal["auto", "conv", "patches"] = "auto",
+) -> Array:
+  r"""General n-dimensional kervolution, with the arguments of ``jax.lax.conv_general_dilated``.
+
+  .. math:: \mathrm{out}_{n, p, o} = \kappa(x_{n, p}, w_o)
+
+  where :math:`x_{n, p}` is the patch of item n at output position p, :math:`w_o` the filter of
+  output feature o and :math:`\kappa` the kernel function.  No value is broadcast over patches
+  unless ``method`` is "patches": time and memory are those of a convolution.
+
+  Padding and ``lhs_dilation`` insert zeros, and a zero is data: for a distance kernel a padded tap
+  contributes ``|0 - w|``.
+
+  Args:
+    lhs: input of n >= 1 spatial dimensions, shape (N, C, *space) unless ``dimension_numbers`` says
+      otherwise; float64, float32, bfloat16 or float16.
+    rhs: filters, shape (O, C // feature_group_count, *window) unless ``dimension_numbers`` says
+      otherwise; the dtype of ``lhs``.
+    window_strides: n positive integers.
+    padding: "VALID", "SAME", "SAME_LOWER" or n pairs (low, high); negative ones crop.
+    lhs_dilation: n positive integers, the spacing of the input's elements; None is 1.
+    rhs_dilation: n positive integers, the spacing of the filter's taps; None is 1.
+    dimension_numbers: None, or three strings such as ``("NHWC", "HWIO", "NHWC")``, or a
+      ``jax.lax.ConvDimensionNumbers``: the layouts of ``lhs``, ``rhs`` and the output.
+    feature_group_count: number of groups of features; patch and filter are those of a group.
+    batch_group_count: number of groups of the batch, as in ``lax``; every kernel supports it.
+    precision: None, a ``jax.lax.Precision`` or a pair.  None is the backend's default for inner
+      products and ``HIGHEST`` for squared distances, which cancel.
+    preferred_element_type: None or the dtype of the result.  Statistics and kernel functions are
+      computed in float32 or wider whatever the operands' dtype, and rounded once.
+    kernel_fn: the kernel function; its hyperparameters are scalars or vectors of shape (O,).
+    method: "conv" computes patch statistics through convolutions, "patches" applies the kernel
+      function to every patch and filter, "auto" is "conv" wherever that serves the kernel.
+
+  Returns:
+    The kervolution, in the shape that ``lax.conv_general_dilated`` returns.
+
+  Raises:
+    TypeError: if an argument has the wrong type, such as integer or complex operands.
+    ValueError: if shapes and options do not fit together, a hyperparameter is neither a scalar nor
+      of shape (O,), or ``method`` cannot serve ``kernel_fn``.
+
+  Example:
+    >>> import jax
+    >>> from kerv_jax import kernels, kerv_general_dilated
+    >>> x = jax.random.normal(jax.random.key(0), (8, 32, 32, 3))
+    >>> w = jax.random.normal(jax.random.key(1), (3, 3, 3, 16))
+    >>> layout = ("NHWC", "HWIO", "NHWC")
+    >>> y = kerv_general_dilated(
+    ...   x, w, (1, 1), "SAME", dimension_numbers=layout, kernel_fn=kernels.Gaussian(0.1)
+    ... )
+    >>> y.shape
+    (8, 32, 32, 16)
+
+  Reference:
+    Wang et al., "Kervolutional Neural Networks", CVPR 2019, eq. (3) to (5).
+  """
+  require_kernel("kernel_fn", kernel_fn)
+  method = _method(method, kernel_fn)
+  lhs, rhs = jnp.asarray(lhs), jnp.asarray(rhs)
+  options = _options.resolve(
+    lhs,
+    rhs,
+    window_strides,
+    padding,
+    lhs_dilation,
+    rhs_dilation,
+    dimension_numbers,
+    feature_group_count,
+    batch_group_count,
+    precision,
+    preferred_element_type,
+  )
+  if method == "conv" and isinstance(kernel_fn, Linear):  # the convolution itself, bit for bit
+    return convolve(lhs, rhs, options, preferred_element_type=options.preferred_element_type)
+  _require_per_feature(kernel_fn, options.features)
+  lhs, options = _options.fold_batch_groups(lhs, options)
+  kernel_fn = jax.tree.map(lambda leaf: jnp.asarray(leaf, options.compute_dtype), kernel_fn)
+  if method == "patches":
+    out = from_patches(lhs, rhs, options, kernel_fn)
+  else:
+    names = cast("tuple[str, ...]", kernel_fn.statistics)
+    broadcastable = jax.tree.map(
+      lambda leaf: options.per_feature(leaf) if leaf.ndim else leaf, kernel_fn
+    )
+    out = broadcastable.from_statistics({n: STATISTICS[n](lhs, rhs, options) for n in names})
+  return out.astype(options.out_dtype)
+
+
+def _method(method: str, kernel_fn: Kernel) -> str:
+  if method not in _options.METHODS:
+    raise ValueError(f"`method` must be one of {_options.METHODS}, got {method!r}")
+  if kernel_fn.statistics is None:
+    if method == "conv":
+      raise ValueError(
+        f"`method` 'conv' cannot serve {kernel_fn!r}, which is not a function of patch "
+        "statistics; 'patches' and 'auto' can"
+      )
+    return "patches"
+  return "conv" if method == "auto" else method
+
+
+def _require_per_feature(kernel_fn: Kernel, features: int) -> None:
+  for name, value in kernel_fn.hyperparameters().items():
+    shape = jnp.shape(cast(Any, value))
+    if shape not in ((), (features,)):
+      raise ValueError(
+        f"`{name}` of `kernel_fn` must be a scalar or have one value for each of the {features} "
+        f"output features, got shape {shape}"
+      )

@@ -1,0 +1,199 @@
+"""Kervolutional layers for Flax linen."""
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from kerv_jax import _constraints
+from kerv_jax.kernels import Kernel, Polynomial, require_kernel
+from kerv_jax.kervolution import kerv_general_dilated
+
+
+class KervConv(nn.Conv):
+  """``flax.linen.Conv`` with a kernel function in place of the inner product.
+
+  Every option of ``nn.Conv`` is inherited, as are its parameters: ``kernel`` of shape
+  (*kernel_size, in_features // feature_group_count, features) and ``bias`` of shape (features,),
+  so a checkpoint of a convolution loads.  The bias is added outside the kernel function.
+
+  The parameter of a learnable hyperparameter has the hyperparameter's name and shape (), or
+  (features,) if ``per_feature``.  One that must be positive is stored as ``r`` with value
+  ``softplus(r)``, so no optimiser step can make it negative; :func:`hyperparameters` reads the
+  plain values back.
+
+  Attributes:
+    kernel_fn: the kernel function, with the hyperparameters' (initial) values.
+    learnable: True makes every hyperparameter of ``kernel_fn`` a parameter of the module, a tuple
+      such as ``("balance",)`` those it names; those of inner kernels of a sum or product are named
+      by path, such as ``"terms.0.gamma"``.
+    per_feature: one learnable value per output feature instead of one for all.
+    features, kernel_size, and the rest: as in ``flax.linen.Conv``, except that there is no
+      ``conv_general_dilated`` and no ``conv_general_dilated_cls``: this layer is that choice.
+
+  Raises:
+    TypeError: for a ``kernel_fn`` or ``learnable`` of the wrong type.
+    ValueError: for a ``learnable`` name that the kernel does not have, a learnable hyperparameter
+      whose initial value is too near 0, and, on call, inputs and options that do not fit together.
+
+  Example:
+    >>> import jax
+    >>> from kerv_jax import kernels
+    >>> from kerv_jax.nn import KervConv
+    >>> layer = KervConv(16, (3, 3), kernel_fn=kernels.Gaussian(0.05), learnable=True)
+    >>> x = jax.random.normal(jax.random.key(0), (8, 32, 32, 3))
+    >>> variables = layer.init(jax.random.key(1), x)
+    >>> jax.tree.map(lambda p: p.shape, variables["params"])
+    {'bias': (16,), 'gamma': (), 'kernel': (3, 3, 3, 16)}
+    >>> layer.apply(variables, x).shape
+    (8, 32, 32, 16)
+
+  Reference:
+    Wang et al., "Kervolutional Neural Networks", CVPR 2019; learnable hyperparameters: section
+    3.4.
+  """
+
+  kernel_fn: Kernel = Polynomial()
+  learnable: bool | Sequence[str] = False
+  per_feature: bool = False
+  # The operator is this class's own, so neither is a field here.
+  conv_general_dilated: ClassVar[Any] = None
+  conv_general_dilated_cls: ClassVar[Any]
+
+  def __post_init__(self) -> None:
+    """Checks the fields of this class, before anything is traced."""
+    require_kernel("kernel_fn", self.kernel_fn)
+    names = self.learnable_names
+    if self.per_feature and not names:
+      raise ValueError(
+        f"`per_feature` needs a learnable hyperparameter, got `learnable` {self.learnable!r} "
+        f"with {self.kernel_fn!r}"
+      )
+    values, constraints = self.kernel_fn.hyperparameters(), self.kernel_fn.constraints()
+    for name in names:
+      _constraints.require_learnable(name, values[name], constraints[name])
+    super().__post_init__()
+
+  @property
+  def learnable_names(self) -> tuple[str, ...]:
+    """Names of the hyperparameters that are parameters of the module."""
+    known = tuple(self.kernel_fn.hyperparameters())
+    if isinstance(self.learnable, bool):
+      return known if self.learnable else ()
+    if isinstance(self.learnable, str) or not isinstance(self.learnable, Sequence):
+      raise TypeError(
+        f"`learnable` must be a bool or a tuple of names, such as {known or ('gamma',)}, "
+        f"got {self.learnable!r}"
+      )
+    for name in self.learnable:
+      if name not in known:
+        raise ValueError(
+          f"`learnable` must name hyperparameters of {self.kernel_fn!r}, which has "
+          f"{known or 'none'}, got {name!r}"
+        )
+    return tuple(self.learnable)
+
+  @nn.nowrap  # the checks are no call of their own to interceptors, summaries and scopes
+  def __call__(self, inputs: Array) -> Array:
+    """Applies the kervolution.
+
+    Args:
+      inputs: shape (*batch, *space, in_features), as for ``flax.linen.Conv``: any number of batch
+        dimensions, none included.
+
+    Returns:
+      Shape (*batch, *out_space, features).
+    """
+    kernel_size = np.atleast_1d(self.kernel_size)
+    if jnp.ndim(inputs) < len(kernel_size) + 1:
+      raise ValueError(
+        f"`inputs` must have shape (*batch, *space, in_features) with {len(kernel_size)} spatial "
+        f"dimensions for `kernel_size` {self.kernel_size}, got shape {jnp.shape(inputs)}"
+      )
+    in_features, groups = jnp.shape(inputs)[-1], self.feature_group_count
+    if groups < 1 or in_features % groups or self.features % groups:
+      raise ValueError(
+        f"`feature_group_count` must divide the {in_features} features of `inputs` and the "
+        f"{self.features} output `features`, got {groups}"
+      )
+    return super().__call__(inputs)
+
+  @nn.nowrap
+  def conv_general_dilated_cls(self) -> Any:  # noqa: F811  # pyright: ignore
+    """The operator that ``nn.Conv`` calls, with the current hyperparameters."""
+    return functools.partial(kerv_general_dilated, kernel_fn=self._current_kernel_fn())
+
+  def _current_kernel_fn(self) -> Kernel:
+    constraints = self.kernel_fn.constraints()
+    values = {}
+    for name in self.learnable_names:
+      initial = self._initial_value(name)
+      raw = self.param(
+        name,
+        lambda key, *args: _constraints.to_raw(*args),
+        initial,
+        constraints[name],
+        self.param_dtype,
+      )
+      values[name] = _constraints.from_raw(raw, constraints[name])
+    return self.kernel_fn.with_hyperparameters(values)
+
+  def _initial_value(self, name: str) -> np.ndarray:
+    value = np.asarray(self.kernel_fn.hyperparameters()[name])
+    if value.ndim and value.shape != (self.features,):
+      raise ValueError(
+        f"`{name}` of `kernel_fn` must be a scalar or have one value for each of the "
+        f"{self.features} output features, got shape {value.shape}"
+      )
+    return np.broadcast_to(value, (self.features,)) if self.per_feature else value
+
+
+def hyperparameters(
+  model: nn.Module, variables: Mapping[str, Any], *args: Any, **kwargs: Any
+) -> dict[str, Any]:
+  """Reads the learned hyperparameters of a model back as plain values.
+
+  Args:
+    model: a linen module, or a single :class:`KervConv`.
+    variables: its variables, ``{"params": ...}``.
+    *args: what ``model.apply(variables, ...)`` is called with: inputs, of which only shapes and
+      dtypes matter; nothing is computed.
+    **kwargs: likewise.
+
+  Returns:
+    Nested dictionaries along the modules' path as in ``variables["params"]``, with the value of
+    each learnable hyperparameter by name; {} if there is none.
+
+  Example:
+    >>> import jax.numpy as jnp
+    >>> from kerv_jax import kernels
+    >>> layer = KervConv(4, (3, 3), kernel_fn=kernels.Polynomial(balance=2.0), learnable=True)
+    >>> x = jnp.ones((1, 8, 8, 3))
+    >>> variables = layer.init(jax.random.key(0), x)
+    >>> float(hyperparameters(layer, variables, x)["balance"])
+    2.0
+  """
+  layers: dict[tuple[str, ...], dict[str, _constraints.Constraint]] = {}
+
+  def record(call: Any, call_args: Any, call_kwargs: Any, context: Any) -> Any:
+    module = context.module
+    if isinstance(module, KervConv) and module.learnable_names:
+      constraints = module.kernel_fn.constraints()
+      layers[module.path] = {name: constraints[name] for name in module.learnable_names}
+    return call(*call_args, **call_kwargs)
+
+  with nn.intercept_methods(record):
+    jax.eval_shape(lambda: model.apply(variables, *args, **kwargs))
+  result: dict[str, Any] = {}
+  for path, constraints in layers.items():
+    params, target = variables["params"], result
+    for part in path:
+      params, target = params[part], target.setdefault(part, {})
+    for name, constraint in constraints.items():
+      target[name] = _constraints.from_raw(params[name], constraint)
+  return result

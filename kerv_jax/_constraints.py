@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.core import Tracer
 
 from kerv_jax._pytree import Constraint
 
@@ -64,7 +65,7 @@ def require_learnable(name: str, value: Any, constraint: Constraint) -> None:
     TypeError: if the value is not known yet, because it is being traced.
     ValueError: if it must be positive but is not clearly so.
   """
-  if isinstance(value, jax.core.Tracer):
+  if isinstance(value, Tracer):
     raise TypeError(f"the initial value of learnable `{name}` must be known, got {value!r}")
   if constraint != "any" and np.any(np.asarray(value) <= SMALLEST):
     raise ValueError(f"learnable `{name}` must start above {SMALLEST}, got {value!r}")

@@ -89,8 +89,12 @@ def resolve(
       f"as ('NHWC', 'HWIO', 'NHWC'), got {dimension_numbers!r}: {error}"
     ) from error
   strides = _positive("window_strides", window_strides, rank)
-  lhs_dilation = _positive("lhs_dilation", (1,) * rank if lhs_dilation is None else lhs_dilation, rank)
-  rhs_dilation = _positive("rhs_dilation", (1,) * rank if rhs_dilation is None else rhs_dilation, rank)
+  lhs_dilation = _positive(
+    "lhs_dilation", (1,) * rank if lhs_dilation is None else lhs_dilation, rank
+  )
+  rhs_dilation = _positive(
+    "rhs_dilation", (1,) * rank if rhs_dilation is None else rhs_dilation, rank
+  )
   features = rhs.shape[dnums.rhs_spec[0]]
   groups, batch_groups = _groups(lhs, rhs, dnums, feature_group_count, batch_group_count)
 
@@ -117,9 +121,7 @@ def resolve(
     lhs_dilation=lhs_dilation,
     rhs_dilation=rhs_dilation,
     window=window,
-    out_spatial=tuple(
-      (p - e) // s + 1 for p, e, s in zip(padded, extent, strides, strict=True)
-    ),
+    out_spatial=tuple((p - e) // s + 1 for p, e, s in zip(padded, extent, strides, strict=True)),
     features=features,
     feature_group_count=groups,
     batch_group_count=batch_groups,
@@ -165,9 +167,7 @@ def _dtypes(lhs: Array, rhs: Array, preferred: Any) -> tuple[Any, Any]:
         f"`{name}` must be float64, float32, bfloat16 or float16, got {operand.dtype}"
       )
   if lhs.dtype != rhs.dtype:
-    raise TypeError(
-      f"`lhs` and `rhs` must have the same dtype, got {lhs.dtype} and {rhs.dtype}"
-    )
+    raise TypeError(f"`lhs` and `rhs` must have the same dtype, got {lhs.dtype} and {rhs.dtype}")
   out_dtype = lhs.dtype
   if preferred is not None:
     out_dtype = jnp.dtype(preferred)
@@ -220,7 +220,9 @@ def _pads(
   if isinstance(padding, str):
     if padding.upper() not in ("VALID", "SAME", "SAME_LOWER"):
       raise ValueError(f"`padding` must be {allowed}, got {padding!r}")
-    return tuple(tuple(pair) for pair in lax.padtype_to_pads(spatial, extent, strides, padding))
+    return tuple(
+      (low, high) for low, high in lax.padtype_to_pads(spatial, extent, strides, padding)
+    )
   try:
     pairs = tuple(_integers("padding", pair, 2, "integers") for pair in padding)
   except (TypeError, ValueError):
@@ -258,4 +260,3 @@ def _groups(
       f"{groups} groups), got {taken} (shapes {lhs.shape} and {rhs.shape})"
     )
   return groups, batches
-

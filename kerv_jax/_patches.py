@@ -2,14 +2,15 @@
 
 import contextlib
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from kerv_jax._kernel import Kernel
 from kerv_jax._options import Options
 from kerv_jax._statistics import from_channels_last
-from kerv_jax.kernels import Kernel
 
 
 def from_patches(lhs: Array, rhs: Array, options: Options, kernel_fn: Kernel) -> Array:
@@ -76,7 +77,7 @@ def _require_scalar(kernel_fn: Kernel, per_filter: Kernel, filters: Array) -> No
     )
 
 
-def _matmul_precision(precision: object) -> contextlib.AbstractContextManager:
+def _matmul_precision(precision: Any) -> contextlib.AbstractContextManager:
   """The caller's precision, for the products that the kernel function makes."""
   if precision is None:
     return contextlib.nullcontext()

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.core import Tracer
 from jax.tree_util import GetAttrKey
 
 Hyperparameter = float | np.ndarray | Array
@@ -21,9 +22,7 @@ Hyperparameter = float | np.ndarray | Array
 Constraint = Literal["positive", "non-negative", "any"]
 
 
-def hyperparameter(
-  default: float | dataclasses._MISSING_TYPE = dataclasses.MISSING, constraint: Constraint = "any"
-) -> Any:
+def hyperparameter(*, default: Any = dataclasses.MISSING, constraint: Constraint = "any") -> Any:
   """Declares a field that is a leaf: a scalar, or one value per output feature.
 
   Args:
@@ -37,7 +36,7 @@ def hyperparameter(
   return dataclasses.field(default=default, metadata={"kind": "leaf", "constraint": constraint})
 
 
-def static(default: Any = dataclasses.MISSING) -> Any:
+def static(*, default: Any = dataclasses.MISSING) -> Any:
   """Declares a field that is structure: hashable, never traced, never learned.
 
   Args:
@@ -49,7 +48,7 @@ def static(default: Any = dataclasses.MISSING) -> Any:
   return dataclasses.field(default=default, metadata={"kind": "static"})
 
 
-def child(default: Any = dataclasses.MISSING) -> Any:
+def child(*, default: Any = dataclasses.MISSING) -> Any:
   """Declares a field that holds another :class:`Node`, or a tuple of them.
 
   Args:
@@ -176,7 +175,7 @@ def _walk(node: Any) -> list[tuple[str, tuple[Any, Constraint]]]:
 
 
 def _leaf_key(leaf: Any) -> Hashable:
-  if isinstance(leaf, (np.ndarray, Array)) and not isinstance(leaf, jax.core.Tracer):
+  if isinstance(leaf, (np.ndarray, Array)) and not isinstance(leaf, Tracer):
     array = np.asarray(leaf)
     return array.shape, str(array.dtype), array.tobytes()
   return leaf if isinstance(leaf, (float, type(None))) else id(leaf)
@@ -190,14 +189,13 @@ def _checked(name: str, value: Any, constraint: Constraint) -> Hyperparameter:
     raise TypeError(f"`{name}` must be {allowed}, got {value!r}")
   try:
     array = value if isinstance(value, (np.ndarray, Array)) else np.asarray(value)
-    real = jnp.issubdtype(array.dtype, jnp.integer) or jnp.issubdtype(array.dtype, jnp.floating)
   except (TypeError, ValueError):
-    real = False
-  if not real:
+    array = np.asarray(None)
+  if not (jnp.issubdtype(array.dtype, jnp.integer) or jnp.issubdtype(array.dtype, jnp.floating)):
     raise TypeError(f"`{name}` must be {allowed}, got {value!r}")
   if array.ndim > 1:
     raise ValueError(f"`{name}` must be {allowed}, got an array of shape {array.shape}")
-  if not isinstance(array, jax.core.Tracer):
+  if not isinstance(array, Tracer):
     known = np.asarray(array)
     wrong = ~np.isfinite(known)
     if constraint == "positive":

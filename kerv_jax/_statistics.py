@@ -6,12 +6,13 @@ broadcasts with the output, in the output's layout and ``options.compute_dtype``
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from kerv_jax import kernels
-from kerv_jax._absolute import absolute_distance as _absolute_distance
+from kerv_jax import _difference, _kernel
 from kerv_jax._options import Options
 
 # From this many taps on, a window sum along one axis is a `reduce_window`; below, shifted adds.
@@ -20,10 +21,11 @@ _SHIFTED_ADDS = 16
 
 def inner_product(lhs: Array, rhs: Array, options: Options) -> Array:
   """``<patch, filter>``: the convolution.  Accumulates in ``options.compute_dtype``."""
-  return convolve(lhs, rhs, options, preferred_element_type=options.compute_dtype)
+  wider = None if lhs.dtype == options.compute_dtype else options.compute_dtype
+  return convolve(lhs, rhs, options, preferred_element_type=wider)
 
 
-def convolve(lhs: Array, rhs: Array, options: Options, *, preferred_element_type: object) -> Array:
+def convolve(lhs: Array, rhs: Array, options: Options, *, preferred_element_type: Any) -> Array:
   """``lax.conv_general_dilated`` with the resolved options.
 
   Args:
@@ -35,8 +37,6 @@ def convolve(lhs: Array, rhs: Array, options: Options, *, preferred_element_type
   Returns:
     The convolution, in the output's layout.
   """
-  if preferred_element_type == lhs.dtype:
-    preferred_element_type = None  # so that a kernel's program is the convolution's own
   return lax.conv_general_dilated(
     lhs,
     rhs,
@@ -53,41 +53,85 @@ def convolve(lhs: Array, rhs: Array, options: Options, *, preferred_element_type
 
 
 def squared_distance(lhs: Array, rhs: Array, options: Options) -> Array:
-  """``sum (patch - filter)**2`` as ``|x|^2 - 2<x, w> + |w|^2``, centred, never negative.
+  """``sum (patch - filter)**2`` as ``|x|^2 - 2<x, w> + |w|^2``, never negative.
 
-  The expansion cancels where patch and filter are close, in proportion to their norms.  So the
-  same constant, each input feature's mean over the filters, is first taken from both, which
-  changes no distance; and the product is in full precision unless the caller asks for less.  The
-  constant depends on the filters alone: no batch item sees another.
+  The expansion cancels where patch and filter are close: its error is that of the norms.  Where
+  that would be more than about the square root of the dtype's precision, the distance is summed
+  as it is defined, at the cost of an absolute distance; where it is nowhere so, that costs only
+  the comparison.  The product is in full precision unless the caller asks for less.
   """
   lhs, rhs = lhs.astype(options.compute_dtype), rhs.astype(options.compute_dtype)
-  centre = lax.stop_gradient(_filter_mean(rhs, options))
-  lhs, options = _pad(lhs, options)
-  lhs = lhs - _along(centre, lhs.ndim, options.dimension_numbers.lhs_spec[1])
-  rhs = rhs - _centre_of_filters(centre, rhs, options)
   if options.precision is None:
     options = dataclasses.replace(options, precision=lax.Precision.HIGHEST)
-  squares = _window_squares(lhs, options) + filter_squared_norm(lhs, rhs, options)
-  distance = squares - 2 * inner_product(lhs, rhs, options)
-  # Rounding can leave it below 0.  The bound must not reach the derivatives, which stay those of
-  # the expansion, of any order: 0, and a second derivative of 2, where patch and filter are equal.
-  return distance + lax.stop_gradient(jnp.maximum(distance, 0) - distance)
+  norms = patch_squared_norm(lhs, rhs, options) + filter_squared_norm(lhs, rhs, options)
+  expansion = norms - 2 * inner_product(lhs, rhs, options)
+  frozen = lax.stop_gradient((lhs, rhs, norms, expansion))
+  value = _without_cancellation(*frozen, options)
+  return _with_value(expansion, value)
+
+
+@jax.custom_jvp
+def _with_value(expansion: Array, value: Array) -> Array:
+  """Another value with the derivatives, of any order, of the expansion.
+
+  Those are accurate: the value is of second order in the difference, they are of first.
+  """
+  del expansion
+  return value
+
+
+@_with_value.defjvp
+def _with_value_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple:
+  return _with_value(*primals), tangents[0]
+
+
+def _without_cancellation(
+  lhs: Array, rhs: Array, norms: Array, expansion: Array, options: Options
+) -> Array:
+  """The expansion, but the sum of squared differences wherever it has lost its accuracy."""
+  lost = expansion < 8 * jnp.finfo(expansion.dtype).eps ** 0.5 * norms
+
+  def as_defined() -> Array:
+    return jnp.where(
+      lost, _of_differences(_difference.direct_squared_distance, lhs, rhs, options), expansion
+    )
+
+  return lax.cond(_anywhere(lost), as_defined, lambda: expansion)
+
+
+@jax.custom_batching.custom_vmap
+def _anywhere(condition: Array) -> Array:
+  """Whether it holds anywhere, in any item of a ``vmap``: so that a branch stays a branch."""
+  return jnp.any(condition)
+
+
+@_anywhere.def_vmap
+def _anywhere_batched(axis_size: int, in_batched: list[bool], condition: Array) -> tuple:
+  del axis_size, in_batched
+  return _anywhere(condition), False
 
 
 def absolute_distance(lhs: Array, rhs: Array, options: Options) -> Array:
   """``sum |patch - filter|``, in memory of the size of the output."""
+  return _of_differences(_difference.absolute_distance, lhs, rhs, options)
+
+
+def _of_differences(
+  function: Callable[..., Array], lhs: Array, rhs: Array, options: Options
+) -> Array:
+  """A function of padded operands in the layout (batch, *space, feature)."""
   lhs, options = _pad(lhs.astype(options.compute_dtype), options)
-  dnums = options.dimension_numbers
-  distance = _absolute_distance(
-    jnp.transpose(lhs, (dnums.lhs_spec[0], *dnums.lhs_spec[2:], dnums.lhs_spec[1])),
-    jnp.transpose(rhs, (*dnums.rhs_spec[2:], dnums.rhs_spec[1], dnums.rhs_spec[0])).astype(
-      options.compute_dtype
-    ),
+  rhs = rhs.astype(options.compute_dtype)
+  lhs_batch, lhs_feature, *lhs_space = options.dimension_numbers.lhs_spec
+  rhs_out, rhs_in, *rhs_space = options.dimension_numbers.rhs_spec
+  out = function(
+    jnp.transpose(lhs, (lhs_batch, *lhs_space, lhs_feature)),
+    jnp.transpose(rhs, (*rhs_space, rhs_in, rhs_out)),
     strides=options.strides,
     rhs_dilation=options.rhs_dilation,
     groups=options.feature_group_count,
   )
-  return from_channels_last(distance, options)
+  return from_channels_last(out, options)
 
 
 def patch_squared_norm(lhs: Array, rhs: Array, options: Options) -> Array:
@@ -107,11 +151,11 @@ def filter_squared_norm(lhs: Array, rhs: Array, options: Options) -> Array:
 
 
 STATISTICS: dict[str, Callable[[Array, Array, Options], Array]] = {
-  kernels.INNER_PRODUCT: inner_product,
-  kernels.SQUARED_DISTANCE: squared_distance,
-  kernels.ABSOLUTE_DISTANCE: absolute_distance,
-  kernels.PATCH_SQUARED_NORM: patch_squared_norm,
-  kernels.FILTER_SQUARED_NORM: filter_squared_norm,
+  _kernel.INNER_PRODUCT: inner_product,
+  _kernel.SQUARED_DISTANCE: squared_distance,
+  _kernel.ABSOLUTE_DISTANCE: absolute_distance,
+  _kernel.PATCH_SQUARED_NORM: patch_squared_norm,
+  _kernel.FILTER_SQUARED_NORM: filter_squared_norm,
 }
 """How each statistic a kernel may ask for is computed."""
 
@@ -123,11 +167,6 @@ def from_channels_last(out: Array, options: Options) -> Array:
   for source, axis in enumerate((batch, *space, feature)):
     order[axis] = source
   return jnp.transpose(out, order)
-
-
-def _along(vector: Array, ndim: int, axis: int) -> Array:
-  """A vector shaped to broadcast along one axis."""
-  return vector.reshape([-1 if a == axis else 1 for a in range(ndim)])
 
 
 def _pad(lhs: Array, options: Options) -> tuple[Array, Options]:
@@ -148,30 +187,6 @@ def _pad(lhs: Array, options: Options) -> tuple[Array, Options]:
   return padded, dataclasses.replace(options, padding=no_padding, lhs_dilation=no_dilation)
 
 
-def _filter_mean(rhs: Array, options: Options) -> Array:
-  """Mean over taps and the group's filters, one value per input feature; 0 if not finite."""
-  out_axis, in_axis, *space = options.dimension_numbers.rhs_spec
-  per_filter = jnp.mean(jnp.transpose(rhs, (out_axis, in_axis, *space)), axis=range(2, rhs.ndim))
-  groups = options.feature_group_count
-  means = jnp.mean(per_filter.reshape(groups, -1, per_filter.shape[1]), axis=1).reshape(-1)
-  return jnp.where(jnp.isfinite(means), means, 0)
-
-
-def _centre_of_filters(centre: Array, rhs: Array, options: Options) -> Array:
-  """The centre of each input feature, shaped to be taken from the filters."""
-  out_axis, in_axis, *_ = options.dimension_numbers.rhs_spec
-  groups = options.feature_group_count
-  per_group = centre.reshape(groups, -1)  # (group, input feature of the group)
-  if groups == 1:
-    return _along(per_group[0], rhs.ndim, in_axis)
-  per_filter = jnp.repeat(per_group, options.features // groups, axis=0)
-  shape = [1] * rhs.ndim
-  shape[out_axis], shape[in_axis] = per_filter.shape
-  if out_axis > in_axis:
-    per_filter = per_filter.T
-  return per_filter.reshape(shape)
-
-
 def _window_squares(lhs: Array, options: Options) -> Array:
   """Sum of squares over each window of a padded input, in the output's layout.
 
@@ -180,9 +195,7 @@ def _window_squares(lhs: Array, options: Options) -> Array:
   batch, feature, *space = options.dimension_numbers.lhs_spec
   groups = options.feature_group_count
   shape = lhs.shape
-  grouped = lhs.reshape(
-    *shape[:feature], groups, shape[feature] // groups, *shape[feature + 1 :]
-  )
+  grouped = lhs.reshape(*shape[:feature], groups, shape[feature] // groups, *shape[feature + 1 :])
   sums = jnp.sum(jnp.square(grouped), axis=feature + 1)
   for axis, size, stride, dilation, out in zip(
     space, options.window, options.strides, options.rhs_dilation, options.out_spatial, strict=True

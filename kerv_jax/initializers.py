@@ -7,12 +7,11 @@ NaN from Flax's default (LeCun normal).
 
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.nn.initializers import Initializer
 
 __all__ = ["torch_bias_init", "torch_kernel_init"]
 
@@ -67,7 +66,7 @@ def torch_kernel_init(key: jax.Array, shape: Sequence[int], dtype: Any = None) -
   return _uniform(key, shape, dtype, 1 / math.sqrt(fan_in))
 
 
-def torch_bias_init(fan_in: int) -> Initializer:
+def torch_bias_init(fan_in: int) -> Callable[..., jax.Array]:
   """PyTorch's default initialiser for the bias of a convolution or a dense layer.
 
   ``b ~ U(-1/sqrt(fan_in), 1/sqrt(fan_in))``, with the ``fan_in`` of the layer's weights. The shape

@@ -5,12 +5,13 @@ from typing import Any, Literal, cast
 
 import jax
 import jax.numpy as jnp
-from jax import Array, lax
+from jax import Array
 
 from kerv_jax import _options
+from kerv_jax._kernel import Kernel, require_kernel
 from kerv_jax._patches import from_patches
 from kerv_jax._statistics import STATISTICS, convolve
-from kerv_jax.kernels import Kernel, Linear, require_kernel
+from kerv_jax.kernels import Linear
 
 
 def kerv_general_dilated(
@@ -85,7 +86,7 @@ def kerv_general_dilated(
     Wang et al., "Kervolutional Neural Networks", CVPR 2019, eq. (3) to (5).
   """
   require_kernel("kernel_fn", kernel_fn)
-  method = _method(method, kernel_fn)
+  chosen = _method(method, kernel_fn)
   lhs, rhs = jnp.asarray(lhs), jnp.asarray(rhs)
   options = _options.resolve(
     lhs,
@@ -100,12 +101,12 @@ def kerv_general_dilated(
     precision,
     preferred_element_type,
   )
-  if method == "conv" and isinstance(kernel_fn, Linear):  # the convolution itself, bit for bit
+  if chosen == "conv" and isinstance(kernel_fn, Linear):  # the convolution itself, bit for bit
     return convolve(lhs, rhs, options, preferred_element_type=options.preferred_element_type)
   _require_per_feature(kernel_fn, options.features)
   lhs, options = _options.fold_batch_groups(lhs, options)
   kernel_fn = jax.tree.map(lambda leaf: jnp.asarray(leaf, options.compute_dtype), kernel_fn)
-  if method == "patches":
+  if chosen == "patches":
     out = from_patches(lhs, rhs, options, kernel_fn)
   else:
     names = cast("tuple[str, ...]", kernel_fn.statistics)

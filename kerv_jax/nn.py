@@ -11,7 +11,8 @@ import numpy as np
 from jax import Array
 
 from kerv_jax import _constraints
-from kerv_jax.kernels import Kernel, Polynomial, require_kernel
+from kerv_jax._kernel import Kernel, require_kernel
+from kerv_jax.kernels import Polynomial
 from kerv_jax.kervolution import kerv_general_dilated
 
 
@@ -63,7 +64,7 @@ class KervConv(nn.Conv):
   per_feature: bool = False
   # The operator is this class's own, so neither is a field here.
   conv_general_dilated: ClassVar[Any] = None
-  conv_general_dilated_cls: ClassVar[Any]
+  conv_general_dilated_cls: ClassVar[Any]  # pyright: ignore[reportRedeclaration]
 
   def __post_init__(self) -> None:
     """Checks the fields of this class, before anything is traced."""
@@ -124,7 +125,7 @@ class KervConv(nn.Conv):
     return super().__call__(inputs)
 
   @nn.nowrap
-  def conv_general_dilated_cls(self) -> Any:  # noqa: F811  # pyright: ignore
+  def conv_general_dilated_cls(self) -> Any:  # pyright: ignore
     """The operator that ``nn.Conv`` calls, with the current hyperparameters."""
     return functools.partial(kerv_general_dilated, kernel_fn=self._current_kernel_fn())
 

@@ -1,0 +1,323 @@
+"""What a kernel function is: its protocol, its algebra, and the statistics it may be built on."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+import jax.numpy as jnp
+from jax import Array
+
+from kerv_jax._pytree import Hyperparameter, Node, child, hyperparameter
+
+INNER_PRODUCT = "inner_product"
+"""``<x, w>``, what a convolution computes."""
+SQUARED_DISTANCE = "squared_distance"
+"""``sum (x - w)**2``."""
+ABSOLUTE_DISTANCE = "absolute_distance"
+"""``sum |x - w|``."""
+PATCH_SQUARED_NORM = "patch_squared_norm"
+"""``<x, x>``."""
+FILTER_SQUARED_NORM = "filter_squared_norm"
+"""``<w, w>``."""
+
+DEFINITIONS: dict[str, Callable[[Array, Array], Array]] = {
+  INNER_PRODUCT: lambda x, w: jnp.vecdot(x, w),
+  SQUARED_DISTANCE: lambda x, w: jnp.sum(jnp.square(x - w), axis=-1),
+  ABSOLUTE_DISTANCE: lambda x, w: jnp.sum(jnp.abs(x - w), axis=-1),
+  PATCH_SQUARED_NORM: lambda x, w: jnp.sum(jnp.square(x), axis=-1),
+  FILTER_SQUARED_NORM: lambda x, w: jnp.sum(jnp.square(w), axis=-1),
+}
+"""Each patch statistic as its formula on patches and filters, the last axis reduced."""
+
+
+def safe_sqrt(x: Array) -> Array:
+  """Square root whose derivatives are 0, not infinite or NaN, at 0.
+
+  Args:
+    x: non-negative values, any shape.
+
+  Returns:
+    ``sqrt(x)``, the shape and dtype of ``x``.
+
+  Example:
+    >>> import jax
+    >>> print(jax.grad(safe_sqrt)(0.0), jax.grad(safe_sqrt)(4.0))
+    0.0 0.25
+  """
+  positive = x > 0
+  return jnp.where(positive, jnp.sqrt(jnp.where(positive, x, 1)), 0)
+
+
+class Kernel(Node):
+  """A kernel function ``kappa(patch, filter)``; the base class of all of them.
+
+  To write one's own, subclass
+
+  * :class:`InnerProductKernel`, :class:`SquaredDistanceKernel` or :class:`AbsoluteDistanceKernel`
+    and define ``profile(statistic)``, a pointwise function: as fast as the built-in ones;
+  * this class and define ``__call__(patch, filter)``: any function at all, through the patches
+    method (slower, and memory for all patches).
+
+  Fields become arguments of the constructor, as in a dataclass; :func:`hyperparameter` declares
+  one that is a leaf of the pytree, :func:`static` one that is structure.
+
+  Example:
+    >>> from kerv_jax.kernels import InnerProductKernel, Hyperparameter, hyperparameter
+    >>> class Exponential(InnerProductKernel):
+    ...   rate: Hyperparameter = hyperparameter(default=1.0, constraint="positive")
+    ...
+    ...   def profile(self, statistic):
+    ...     return jnp.exp(self.rate * statistic)
+    >>> print(f"{Exponential(rate=0.5)(jnp.ones(2), jnp.ones(2)):.4f}")
+    2.7183
+  """
+
+  @property
+  def statistics(self) -> tuple[str, ...] | None:
+    """Names of the patch statistics it needs; None if it needs the patches themselves."""
+    return None
+
+  def from_statistics(self, statistics: Mapping[str, Array]) -> Array:
+    """The kernel's value from its statistics.
+
+    Args:
+      statistics: an array for each name in :attr:`statistics`; shapes broadcast together and
+        with the hyperparameters.
+
+    Returns:
+      The kernel's values, in the broadcast shape.
+
+    Raises:
+      TypeError: if the kernel is not a function of patch statistics.
+    """
+    raise TypeError(f"{type(self).__name__} is not a function of patch statistics")
+
+  def __call__(self, x: Array, w: Array, /) -> Array:
+    """``kappa(x, w)`` by its definition.
+
+    Args:
+      x: patches, shape ``(..., K)``.
+      w: filters, shape ``(..., K)``; the leading axes of the two broadcast.
+
+    Returns:
+      The kernel's values, in the broadcast leading shape (broadcast with the hyperparameters'
+      where there is one value per feature).  16-bit inputs are computed in float32 and the result
+      is rounded to their dtype.
+    """
+    names = self.statistics
+    if names is None:
+      raise TypeError(f"{type(self).__name__} must define `__call__` or `statistics`")
+    dtype = jnp.result_type(x, w)
+    if jnp.issubdtype(dtype, jnp.complexfloating):
+      raise TypeError(f"`x` and `w` must be real, got dtypes {x.dtype} and {w.dtype}")
+    if not jnp.issubdtype(dtype, jnp.floating):
+      dtype = jnp.result_type(float)
+    computed = jnp.promote_types(dtype, jnp.float32)
+    x, w = jnp.asarray(x, computed), jnp.asarray(w, computed)
+    return self.from_statistics({n: DEFINITIONS[n](x, w) for n in names}).astype(dtype)
+
+  def __add__(self, other: Any) -> "Sum":
+    """``k1 + k2``: the sum of two kernel functions."""
+    if not isinstance(other, Kernel):
+      return NotImplemented
+    return Sum((*_terms(self, Sum), *_terms(other, Sum)))
+
+  def __sub__(self, other: Any) -> "Sum":
+    """``k1 - k2``."""
+    return self + (-other) if isinstance(other, Kernel) else NotImplemented
+
+  def __neg__(self) -> "Negative":
+    """``-k``."""
+    return Negative(self)
+
+  def __mul__(self, other: Any) -> "Kernel":
+    """``k1 * k2``, the product of two kernel functions, or ``k * number``."""
+    if isinstance(other, Kernel):
+      return Product((*_terms(self, Product), *_terms(other, Product)))
+    return Scaled(other, self)
+
+  def __rmul__(self, other: Any) -> "Scaled":
+    """``number * k``."""
+    return Scaled(other, self)
+
+  __array_ufunc__ = None  # so that a NumPy number on the left leaves the operator to us
+
+
+def _terms(kernel: Kernel, kind: "type[Sum] | type[Product]") -> tuple[Kernel, ...]:
+  return kernel.terms if isinstance(kernel, kind) else (kernel,)
+
+
+class _ProfileKernel(Kernel):
+  """A scalar profile of one patch statistic."""
+
+  statistic: ClassVar[str]
+
+  @property
+  def statistics(self) -> tuple[str, ...]:
+    return (self.statistic,)
+
+  def from_statistics(self, statistics: Mapping[str, Array]) -> Array:
+    return self.profile(statistics[self.statistic])
+
+  def profile(self, statistic: Array) -> Array:
+    """The kernel as a function of its statistic, pointwise.
+
+    Args:
+      statistic: any shape that broadcasts with the hyperparameters.
+
+    Returns:
+      The kernel's values, in the broadcast shape.
+    """
+    raise TypeError(f"{type(self).__name__} must define `profile`")
+
+
+class InnerProductKernel(_ProfileKernel):
+  """Base class of the functions of ``<x, w>``; define ``profile``."""
+
+  statistic: ClassVar[str] = INNER_PRODUCT
+
+
+class SquaredDistanceKernel(_ProfileKernel):
+  """Base class of the functions of ``sum (x - w)**2``; define ``profile``."""
+
+  statistic: ClassVar[str] = SQUARED_DISTANCE
+
+
+class AbsoluteDistanceKernel(_ProfileKernel):
+  """Base class of the functions of ``sum |x - w|``; define ``profile``."""
+
+  statistic: ClassVar[str] = ABSOLUTE_DISTANCE
+
+
+class _Composite(Kernel):
+  """A function of other kernels; every statistic they share is computed once."""
+
+  @property
+  def _parts(self) -> tuple[Kernel, ...]:
+    raise NotImplementedError
+
+  def _combine(self, values: list[Array]) -> Array:
+    raise NotImplementedError
+
+  @property
+  def statistics(self) -> tuple[str, ...] | None:
+    names: dict[str, None] = {}
+    for part in self._parts:
+      if part.statistics is None:
+        return None
+      names |= dict.fromkeys(part.statistics)
+    return tuple(names)
+
+  def from_statistics(self, statistics: Mapping[str, Array]) -> Array:
+    return self._combine([part.from_statistics(statistics) for part in self._parts])
+
+  def __call__(self, x: Array, w: Array, /) -> Array:
+    if self.statistics is None:
+      return self._combine([part(x, w) for part in self._parts])
+    return super().__call__(x, w)
+
+
+class _Terms(_Composite):
+  terms: tuple[Kernel, ...] = child()
+
+  def __post_init__(self) -> None:
+    super().__post_init__()
+    if not isinstance(self.terms, tuple) or not self.terms:
+      raise TypeError(f"`terms` must be a non-empty tuple of kernels, got {self.terms!r}")
+    for term in self.terms:
+      require_kernel("terms", term)
+
+  @property
+  def _parts(self) -> tuple[Kernel, ...]:
+    return self.terms
+
+
+class Sum(_Terms):
+  """``k1 + k2 + ...``; written with ``+``.
+
+  Attributes:
+    terms: the kernels.
+  """
+
+  def _combine(self, values: list[Array]) -> Array:
+    total = values[0]
+    for value in values[1:]:
+      total = total + value
+    return total
+
+
+class Product(_Terms):
+  """``k1 * k2 * ...``; written with ``*``.
+
+  Attributes:
+    terms: the kernels.
+  """
+
+  def _combine(self, values: list[Array]) -> Array:
+    total = values[0]
+    for value in values[1:]:
+      total = total * value
+    return total
+
+
+class Negative(_Composite):
+  """``-k``; written with ``-``.
+
+  Attributes:
+    kernel: the kernel.
+  """
+
+  kernel: Kernel = child()
+
+  def __post_init__(self) -> None:
+    super().__post_init__()
+    require_kernel("kernel", self.kernel)
+
+  @property
+  def _parts(self) -> tuple[Kernel, ...]:
+    return (self.kernel,)
+
+  def _combine(self, values: list[Array]) -> Array:
+    return -values[0]
+
+
+class Scaled(_Composite):
+  """``scale * k``; written with ``*``.
+
+  Attributes:
+    scale: any number, or one per output feature; a hyperparameter.
+    kernel: the kernel.
+  """
+
+  scale: Hyperparameter = hyperparameter()
+  kernel: Kernel = child()
+
+  def __post_init__(self) -> None:
+    super().__post_init__()
+    require_kernel("kernel", self.kernel)
+
+  @property
+  def _parts(self) -> tuple[Kernel, ...]:
+    return (self.kernel,)
+
+  def _combine(self, values: list[Array]) -> Array:
+    return jnp.multiply(self.scale, values[0])
+
+
+def require_kernel(name: str, value: Any) -> None:
+  """Raises a TypeError naming the argument unless ``value`` is a kernel.
+
+  Args:
+    name: the argument's name, for the message.
+    value: what was received.
+
+  Raises:
+    TypeError: if ``value`` is not a :class:`Kernel` instance.
+  """
+  if isinstance(value, Kernel):
+    return
+  hint = ""
+  if isinstance(value, type) and issubclass(value, Kernel):
+    hint = f"; call it: {value.__name__}()"
+  elif callable(value):
+    hint = "; wrap a function of (patch, filter) as kernels.Custom(fn)"
+  raise TypeError(f"`{name}` must be a kernel such as kernels.Gaussian(), got {value!r}{hint}")

@@ -1,0 +1,11 @@
+import os
+
+import hypothesis
+
+hypothesis.settings.register_profile(
+  "ci", max_examples=40, derandomize=True, deadline=None, database=None
+)
+hypothesis.settings.register_profile(
+  "full", parent=hypothesis.settings.get_profile("ci"), max_examples=2000
+)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))

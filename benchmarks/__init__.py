@@ -1,0 +1,1 @@
+"""Measurements of the operator: ``python -m benchmarks --help``."""

@@ -1,6 +1,10 @@
+"""Before JAX is imported: the compiler's lowest effort, as most of the tests' time is compilation."""
+
 import os
 
-import hypothesis
+os.environ["XLA_FLAGS"] = "--xla_backend_optimization_level=0 " + os.environ.get("XLA_FLAGS", "")
+
+import hypothesis  # noqa: E402
 
 hypothesis.settings.register_profile(
   "ci", max_examples=40, derandomize=True, deadline=None, database=None

@@ -225,7 +225,7 @@ def test_gradients_in_float64(kernel, method):
     lhs, rhs = operands((1, 4, 4, 4), (3, 2, 2, 2), dtype="float64")
     kernel = jax.tree.map(jnp.float64, kernel)
     check_grads(
-      functools.partial(kerv, method=method),
+      jax.jit(functools.partial(kerv, method=method)),
       (lhs, rhs, kernel),
       order=2 if kernel in SMOOTH and method == "conv" else 1,
       modes=("fwd", "rev"),

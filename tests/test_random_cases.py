@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import reference
-from hypothesis import event, given
+from hypothesis import assume, event, given
 from hypothesis import strategies as st
 
 from kerv_jax import kernels, kerv_general_dilated
@@ -176,6 +176,7 @@ def test_every_method_agrees_with_the_reference(case):
     kernel, kappa = _make(case.kernel, _hyperparameters(rng, features, case.per_feature))
     expected = reference.kervolution(lhs, rhs, kappa, layouts=case.layouts, **case.options)
     assert expected.size
+    assume(np.max(np.abs(expected)) < jnp.finfo(dtype).max / 2)  # a cube can leave float16
     methods = ["auto", "patches"] + ([] if case.kernel == "Custom" else ["conv"])
     for method in methods:
       actual = run(case, jnp.asarray(lhs), jnp.asarray(rhs), kernel, method)

@@ -8,6 +8,7 @@ import numpy as np
 from jax import Array
 from jax.core import Tracer
 
+from kerv_jax._dtypes import at_least_float32
 from kerv_jax._pytree import Constraint
 
 # Below, quotients such as statistic / sigma**2 and their derivatives would overflow float32.
@@ -26,7 +27,7 @@ def from_raw(raw: Array, constraint: Constraint) -> Array:
     The values, same shape; at least float32.
   """
   raw = jnp.asarray(raw)
-  raw = raw.astype(jnp.promote_types(raw.dtype, jnp.float32))
+  raw = raw.astype(at_least_float32(raw.dtype))
   return raw if constraint == "any" else jnp.maximum(jax.nn.softplus(raw), SMALLEST)
 
 
@@ -53,19 +54,26 @@ def to_raw(value: Any, constraint: Constraint, dtype: Any) -> Array:
   return jnp.take_along_axis(candidates, nearest[..., None], axis=-1)[..., 0]
 
 
-def require_learnable(name: str, value: Any, constraint: Constraint) -> None:
+def require_learnable(name: str, value: Any, constraint: Constraint, dtype: Any) -> None:
   """Raises an error unless learning can start from ``value``.
 
   Args:
     name: the hyperparameter's name, for the message.
     value: its initial value.
     constraint: its constraint.
+    dtype: dtype of the parameter.
 
   Raises:
     TypeError: if the value is not known yet, because it is being traced.
-    ValueError: if it must be positive but is not clearly so.
+    ValueError: if it must be positive but is not clearly so, or the dtype cannot hold it.
   """
   if isinstance(value, Tracer):
     raise TypeError(f"the initial value of learnable `{name}` must be known, got {value!r}")
-  if constraint != "any" and np.any(np.asarray(value) <= SMALLEST):
+  known, largest = np.asarray(value, np.float64), float(jnp.finfo(dtype).max)
+  if constraint != "any" and np.any(known <= SMALLEST):
     raise ValueError(f"learnable `{name}` must start above {SMALLEST}, got {value!r}")
+  if np.any(np.abs(known) > largest):
+    raise ValueError(
+      f"learnable `{name}` must start within the range of {jnp.dtype(dtype)}, {largest:g}, "
+      f"got {value!r}"
+    )

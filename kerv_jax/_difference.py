@@ -217,12 +217,13 @@ def _distance_jvp(geo: _Geometry, primals: Any, tangents: Any) -> tuple[Array, A
   return out, unravel(solution)[2]
 
 
+@functools.partial(jax.jit, static_argnames=("strides", "rhs_dilation", "groups"), inline=True)
 def absolute_distance(
   lhs: Array,
   rhs: Array,
   *,
-  strides: Sequence[int],
-  rhs_dilation: Sequence[int],
+  strides: tuple[int, ...],
+  rhs_dilation: tuple[int, ...],
   groups: int,
 ) -> Array:
   """Sums |lhs - rhs| over every window, as a VALID convolution sums products.
@@ -246,12 +247,13 @@ def absolute_distance(
   return _distance(lhs, rhs, geo)
 
 
+@functools.partial(jax.jit, static_argnames=("strides", "rhs_dilation", "groups"), inline=True)
 def direct_squared_distance(
   lhs: Array,
   rhs: Array,
   *,
-  strides: Sequence[int],
-  rhs_dilation: Sequence[int],
+  strides: tuple[int, ...],
+  rhs_dilation: tuple[int, ...],
   groups: int,
 ) -> Array:
   """Sums (lhs - rhs)**2 over every window; not to be differentiated.

@@ -4,8 +4,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 
+from kerv_jax._dtypes import at_least_float32
 from kerv_jax._pytree import Hyperparameter, Node, child, hyperparameter
 
 INNER_PRODUCT = "inner_product"
@@ -19,10 +20,16 @@ PATCH_SQUARED_NORM = "patch_squared_norm"
 FILTER_SQUARED_NORM = "filter_squared_norm"
 """``<w, w>``."""
 
+
+def _absolute(x: Array) -> Array:
+  """``|x|`` with derivative 0 at 0, where that of ``jnp.abs`` is 1."""
+  return x * lax.stop_gradient(jnp.sign(x))
+
+
 DEFINITIONS: dict[str, Callable[[Array, Array], Array]] = {
   INNER_PRODUCT: lambda x, w: jnp.vecdot(x, w),
   SQUARED_DISTANCE: lambda x, w: jnp.sum(jnp.square(x - w), axis=-1),
-  ABSOLUTE_DISTANCE: lambda x, w: jnp.sum(jnp.abs(x - w), axis=-1),
+  ABSOLUTE_DISTANCE: lambda x, w: jnp.sum(_absolute(x - w), axis=-1),
   PATCH_SQUARED_NORM: lambda x, w: jnp.sum(jnp.square(x), axis=-1),
   FILTER_SQUARED_NORM: lambda x, w: jnp.sum(jnp.square(w), axis=-1),
 }
@@ -102,6 +109,10 @@ class Kernel(Node):
       The kernel's values, in the broadcast leading shape (broadcast with the hyperparameters'
       where there is one value per feature).  16-bit inputs are computed in float32 and the result
       is rounded to their dtype.
+
+    Raises:
+      TypeError: if ``x`` or ``w`` is complex.
+      ValueError: if their last axes differ in length.
     """
     names = self.statistics
     if names is None:
@@ -111,8 +122,12 @@ class Kernel(Node):
       raise TypeError(f"`x` and `w` must be real, got dtypes {x.dtype} and {w.dtype}")
     if not jnp.issubdtype(dtype, jnp.floating):
       dtype = jnp.result_type(float)
-    computed = jnp.promote_types(dtype, jnp.float32)
+    computed = at_least_float32(dtype)
     x, w = jnp.asarray(x, computed), jnp.asarray(w, computed)
+    if x.ndim < 1 or w.ndim < 1 or x.shape[-1] != w.shape[-1]:
+      raise ValueError(
+        f"`x` and `w` must have shape (..., K) with the same K, got {x.shape} and {w.shape}"
+      )
     return self.from_statistics({n: DEFINITIONS[n](x, w) for n in names}).astype(dtype)
 
   def __add__(self, other: Any) -> "Sum":

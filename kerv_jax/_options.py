@@ -8,6 +8,8 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array, lax
 
+from kerv_jax._dtypes import at_least_float32
+
 METHODS = ("auto", "conv", "patches")
 
 
@@ -176,7 +178,7 @@ def _dtypes(lhs: Array, rhs: Array, preferred: Any) -> tuple[Any, Any]:
         "`preferred_element_type` must be None or a floating-point dtype no narrower than the "
         f"operands' {lhs.dtype}, got {out_dtype}"
       )
-  return out_dtype, jnp.promote_types(jnp.promote_types(lhs.dtype, out_dtype), jnp.float32)
+  return out_dtype, at_least_float32(out_dtype)
 
 
 def _precision(precision: Any) -> Any:

@@ -175,10 +175,13 @@ def _walk(node: Any) -> list[tuple[str, tuple[Any, Constraint]]]:
 
 
 def _leaf_key(leaf: Any) -> Hashable:
-  if isinstance(leaf, (np.ndarray, Array)) and not isinstance(leaf, Tracer):
+  """What stands for a leaf's value in comparisons; a value not known yet equals only itself."""
+  if isinstance(leaf, Tracer):
+    return id(leaf)
+  if isinstance(leaf, (np.ndarray, Array)):
     array = np.asarray(leaf)
     return array.shape, str(array.dtype), array.tobytes()
-  return leaf if isinstance(leaf, (float, type(None))) else id(leaf)
+  return leaf
 
 
 def _checked(name: str, value: Any, constraint: Constraint) -> Hyperparameter:
@@ -204,6 +207,10 @@ def _checked(name: str, value: Any, constraint: Constraint) -> Hyperparameter:
       wrong |= ~(known >= 0)
     if np.any(wrong):
       raise ValueError(f"`{name}` must be {allowed}, got {value!r}")
-  if isinstance(value, (np.ndarray, Array)):
+  if isinstance(value, Array):
     return value if jnp.issubdtype(value.dtype, jnp.floating) else value.astype(float)
-  return float(array) if array.ndim == 0 else array.astype(float)
+  if not isinstance(value, np.ndarray) and array.ndim == 0:
+    return float(array)
+  own = np.array(array, array.dtype if jnp.issubdtype(array.dtype, jnp.floating) else float)
+  own.flags.writeable = False  # nobody else's: what changes theirs does not change this
+  return own

@@ -5,6 +5,7 @@ broadcasts with the output, in the output's layout and ``options.compute_dtype``
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -85,6 +86,8 @@ def _with_value_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array])
   return _with_value(*primals), tangents[0]
 
 
+# Compiled as one, so that calls outside of `jit` do not compile the branches anew.
+@functools.partial(jax.jit, static_argnames="options", inline=True)
 def _without_cancellation(
   lhs: Array, rhs: Array, norms: Array, expansion: Array, options: Options
 ) -> Array:

@@ -148,6 +148,11 @@ class L2(SquaredDistanceKernel):
 
   squared: bool = static(default=False)
 
+  def __post_init__(self) -> None:
+    super().__post_init__()
+    if not isinstance(self.squared, bool):
+      raise TypeError(f"`squared` must be True or False, got {self.squared!r}")
+
   def profile(self, statistic: Array) -> Array:
     """``sqrt(statistic)``, or the statistic itself if ``squared``."""
     return statistic if self.squared else safe_sqrt(statistic)
@@ -179,9 +184,8 @@ class Cauchy(SquaredDistanceKernel):
   sigma: Hyperparameter = hyperparameter(default=1.0, constraint="positive")
 
   def profile(self, statistic: Array) -> Array:
-    """``sigma**2 / (sigma**2 + statistic)``: the same, and finite for any sigma > 0."""
-    width = jnp.square(self.sigma)
-    return width / (width + statistic)
+    """``1 / (1 + statistic / sigma**2)``."""
+    return 1 / (1 + statistic / self.sigma / self.sigma)  # sigma**2 alone can underflow
 
 
 class RationalQuadratic(SquaredDistanceKernel):

@@ -103,7 +103,7 @@ def kerv_general_dilated(
   )
   if chosen == "conv" and isinstance(kernel_fn, Linear):  # the convolution itself, bit for bit
     return convolve(lhs, rhs, options, preferred_element_type=options.preferred_element_type)
-  _require_per_feature(kernel_fn, options.features)
+  require_per_feature(kernel_fn, options.features)
   lhs, options = _options.fold_batch_groups(lhs, options)
   kernel_fn = jax.tree.map(lambda leaf: jnp.asarray(leaf, options.compute_dtype), kernel_fn)
   if chosen == "patches":
@@ -130,7 +130,16 @@ def _method(method: str, kernel_fn: Kernel) -> str:
   return "conv" if method == "auto" else method
 
 
-def _require_per_feature(kernel_fn: Kernel, features: int) -> None:
+def require_per_feature(kernel_fn: Kernel, features: int) -> None:
+  """Raises an error unless each hyperparameter is a scalar or has a value per output feature.
+
+  Args:
+    kernel_fn: the kernel function.
+    features: number of output features.
+
+  Raises:
+    ValueError: for a hyperparameter of any other shape.
+  """
   for name, value in kernel_fn.hyperparameters().items():
     shape = jnp.shape(cast(Any, value))
     if shape not in ((), (features,)):

@@ -13,7 +13,7 @@ from jax import Array
 from kerv_jax import _constraints
 from kerv_jax._kernel import Kernel, require_kernel
 from kerv_jax.kernels import Polynomial
-from kerv_jax.kervolution import kerv_general_dilated
+from kerv_jax.kervolution import kerv_general_dilated, require_per_feature
 
 
 class KervConv(nn.Conv):
@@ -38,9 +38,11 @@ class KervConv(nn.Conv):
       ``conv_general_dilated`` and no ``conv_general_dilated_cls``: this layer is that choice.
 
   Raises:
-    TypeError: for a ``kernel_fn`` or ``learnable`` of the wrong type.
-    ValueError: for a ``learnable`` name that the kernel does not have, a learnable hyperparameter
-      whose initial value is too near 0, and, on call, inputs and options that do not fit together.
+    TypeError: for a ``kernel_fn``, ``learnable`` or ``per_feature`` of the wrong type.
+    ValueError: for a ``learnable`` name that the kernel does not have or the layer uses itself, a
+      learnable hyperparameter whose initial value is too near 0 or too large for ``param_dtype``,
+      hyperparameters of other shapes than () and (features,), groups that do not divide the
+      features; and, on call, inputs and options that do not fit together.
 
   Example:
     >>> import jax
@@ -69,16 +71,33 @@ class KervConv(nn.Conv):
   def __post_init__(self) -> None:
     """Checks the fields of this class, before anything is traced."""
     require_kernel("kernel_fn", self.kernel_fn)
+    if not isinstance(self.per_feature, bool):
+      raise TypeError(f"`per_feature` must be True or False, got {self.per_feature!r}")
     names = self.learnable_names
+    if not isinstance(self.learnable, bool):
+      self.learnable = names
     if self.per_feature and not names:
       raise ValueError(
         f"`per_feature` needs a learnable hyperparameter, got `learnable` {self.learnable!r} "
         f"with {self.kernel_fn!r}"
       )
+    self._require_groups_divide("output `features`", self.features)
+    require_per_feature(self.kernel_fn, self.features)
     values, constraints = self.kernel_fn.hyperparameters(), self.kernel_fn.constraints()
     for name in names:
-      _constraints.require_learnable(name, values[name], constraints[name])
+      if name in ("kernel", "bias") or hasattr(type(self), name):
+        raise ValueError(
+          f"learnable `{name}` of `kernel_fn` must not have the name of a parameter or an "
+          "attribute of the layer"
+        )
+      _constraints.require_learnable(name, values[name], constraints[name], self.param_dtype)
     super().__post_init__()
+
+  @nn.nowrap
+  def _require_groups_divide(self, what: str, number: int) -> None:
+    groups = self.feature_group_count
+    if groups < 1 or number % groups:
+      raise ValueError(f"`feature_group_count` must divide the {number} {what}, got {groups}")
 
   @property
   def learnable_names(self) -> tuple[str, ...]:
@@ -97,6 +116,8 @@ class KervConv(nn.Conv):
           f"`learnable` must name hyperparameters of {self.kernel_fn!r}, which has "
           f"{known or 'none'}, got {name!r}"
         )
+    if len(set(self.learnable)) < len(self.learnable):
+      raise ValueError(f"`learnable` must name each hyperparameter once, got {self.learnable!r}")
     return tuple(self.learnable)
 
   @nn.nowrap  # the checks are no call of their own to interceptors, summaries and scopes
@@ -116,12 +137,7 @@ class KervConv(nn.Conv):
         f"`inputs` must have shape (*batch, *space, in_features) with {len(kernel_size)} spatial "
         f"dimensions for `kernel_size` {self.kernel_size}, got shape {jnp.shape(inputs)}"
       )
-    in_features, groups = jnp.shape(inputs)[-1], self.feature_group_count
-    if groups < 1 or in_features % groups or self.features % groups:
-      raise ValueError(
-        f"`feature_group_count` must divide the {in_features} features of `inputs` and the "
-        f"{self.features} output `features`, got {groups}"
-      )
+    self._require_groups_divide("features of `inputs`", jnp.shape(inputs)[-1])
     return super().__call__(inputs)
 
   @nn.nowrap
@@ -129,29 +145,21 @@ class KervConv(nn.Conv):
     """The operator that ``nn.Conv`` calls, with the current hyperparameters."""
     return functools.partial(kerv_general_dilated, kernel_fn=self._current_kernel_fn())
 
+  @nn.nowrap
   def _current_kernel_fn(self) -> Kernel:
-    constraints = self.kernel_fn.constraints()
+    initial, constraints = self.kernel_fn.hyperparameters(), self.kernel_fn.constraints()
     values = {}
     for name in self.learnable_names:
-      initial = self._initial_value(name)
+      value = np.asarray(initial[name])
       raw = self.param(
         name,
         lambda key, *args: _constraints.to_raw(*args),
-        initial,
+        np.broadcast_to(value, (self.features,)) if self.per_feature else value,
         constraints[name],
         self.param_dtype,
       )
       values[name] = _constraints.from_raw(raw, constraints[name])
     return self.kernel_fn.with_hyperparameters(values)
-
-  def _initial_value(self, name: str) -> np.ndarray:
-    value = np.asarray(self.kernel_fn.hyperparameters()[name])
-    if value.ndim and value.shape != (self.features,):
-      raise ValueError(
-        f"`{name}` of `kernel_fn` must be a scalar or have one value for each of the "
-        f"{self.features} output features, got shape {value.shape}"
-      )
-    return np.broadcast_to(value, (self.features,)) if self.per_feature else value
 
 
 def hyperparameters(
@@ -183,9 +191,11 @@ def hyperparameters(
 
   def record(call: Any, call_args: Any, call_kwargs: Any, context: Any) -> Any:
     module = context.module
-    if isinstance(module, KervConv) and module.learnable_names:
+    # A lifted layer, such as nn.remat(KervConv), makes another call first, which has no path yet.
+    if isinstance(module, KervConv) and context.method_name == "__call__":
       constraints = module.kernel_fn.constraints()
-      layers[module.path] = {name: constraints[name] for name in module.learnable_names}
+      if module.learnable_names:
+        layers[module.path] = {name: constraints[name] for name in module.learnable_names}
     return call(*call_args, **call_kwargs)
 
   with nn.intercept_methods(record):

@@ -1,10 +1,10 @@
-"""Before JAX is imported: the compiler's lowest effort, as most of the tests' time is compilation."""
+"""Sets the compiler's lowest effort before JAX is imported: tests are mostly compilation."""
 
 import os
 
 os.environ["XLA_FLAGS"] = "--xla_backend_optimization_level=0 " + os.environ.get("XLA_FLAGS", "")
 
-import hypothesis  # noqa: E402
+import hypothesis
 
 hypothesis.settings.register_profile(
   "ci", max_examples=40, derandomize=True, deadline=None, database=None

@@ -19,7 +19,7 @@ MODULES = ["kerv_jax"] + [
 ]
 # From the bottom up: a module imports only from those before it.
 ORDER = [
-  ["_pytree"],
+  ["_pytree", "_dtypes"],
   ["_kernel", "_constraints"],
   ["kernels", "_difference", "_options"],
   ["_statistics"],

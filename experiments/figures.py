@@ -1,0 +1,103 @@
+"""Figures: accuracy while training, and what the first layer learnt."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
+
+from experiments.training import Curve
+
+# Colours of Okabe and Ito, told apart by colour-blind readers; line style and marker tell them
+# apart in greyscale.
+_STYLES: tuple[dict[str, Any], ...] = (
+  {"color": "#000000", "linestyle": "-", "marker": "o"},
+  {"color": "#D55E00", "linestyle": "--", "marker": "s"},
+  {"color": "#0072B2", "linestyle": "-.", "marker": "^"},
+  {"color": "#009E73", "linestyle": ":", "marker": "D"},
+  {"color": "#CC79A7", "linestyle": (0, (5, 1, 1, 1, 1, 1)), "marker": "v"},
+  {"color": "#E69F00", "linestyle": (0, (8, 2)), "marker": "X"},
+)
+
+
+def convergence(
+  path: Path, panels: Mapping[str, Mapping[str, Curve]], targets: Sequence[float]
+) -> None:
+  """Draws test accuracy against training steps.
+
+  Args:
+    path: of the PNG.
+    panels: for each panel's title, the curve of each network by its label.
+    targets: accuracies to mark.
+  """
+  figure = Figure(figsize=(5.5 * len(panels), 4.2), layout="constrained")
+  axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+  for axis, (title, curves) in zip(axes, panels.items(), strict=True):
+    for number, (label, curve) in enumerate(curves.items()):
+      if curve.diverged_at is not None:
+        label += f" (diverged at step {curve.diverged_at})"
+      style = dict(_STYLES[number % len(_STYLES)])
+      style |= {"markevery": max(1, len(curve.steps) // 8), "markersize": 5, "linewidth": 1.6}
+      axis.plot(curve.steps, curve.accuracy, label=label, **style)
+    for target in targets:
+      axis.axhline(target, color="0.75", linewidth=0.8, zorder=0)
+    axis.set_title(title, fontsize=11)
+    axis.set_xlabel("training steps")
+    axis.yaxis.set_major_formatter(PercentFormatter(1.0))
+    axis.set(ylim=(0, 1.02), yticks=sorted({0, 0.2, 0.4, 0.6, 0.8, 1, *targets}))
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.legend(loc="lower right", fontsize=9, frameon=False, handlelength=3.5)
+  axes[0].set_ylabel("test accuracy")
+  figure.savefig(path, dpi=150)
+
+
+def filters(path: Path, blocks: Mapping[str, Mapping[str, np.ndarray]]) -> None:
+  """Draws the filters of the first layer, a row for each network, all on one scale of grey.
+
+  Args:
+    path: of the PNG.
+    blocks: for each title, the filters of each network by its label, (height, width, channels,
+      number); of several channels the mean is drawn. The networks are the same in every block.
+  """
+  drawn = {
+    title: {
+      label: np.where(np.isfinite(weights), weights, 0).mean(axis=2, dtype=np.float64)
+      for label, weights in rows.items()
+    }
+    for title, rows in blocks.items()
+  }
+  every = [weights for rows in drawn.values() for weights in rows.values()]
+  count = max(weights.shape[-1] for weights in every)
+  # A few large weights would leave the rest grey on grey: they are clipped.
+  scale = float(np.quantile(np.abs(np.concatenate([w.ravel() for w in every])), 0.97)) or 1.0
+
+  cell, label_width, heading = 0.83, 1.6, 0.35  # inches; a cell is a filter and the gap after it
+  number_of_rows = max(len(rows) for rows in drawn.values())
+  block_width = cell * count + 0.25
+  width = label_width + block_width * len(drawn) + 0.9
+  height = heading + cell * number_of_rows + 0.1
+  figure = Figure(figsize=(width, height))
+
+  def place(left: float, top: float, wide: float, high: float) -> Axes:
+    bottom = height - top - high
+    return figure.add_axes((left / width, bottom / height, wide / width, high / height))
+
+  image = None
+  for block, (title, rows) in enumerate(drawn.items()):
+    for row, (label, weights) in enumerate(rows.items()):
+      for number in range(weights.shape[-1]):
+        left = label_width + block_width * block + cell * number
+        axis = place(left, heading + cell * row, cell - 0.08, cell - 0.08)
+        image = axis.imshow(weights[..., number], cmap="gray", vmin=-scale, vmax=scale)
+        axis.set(xticks=[], yticks=[])
+        if number == 0 and row == 0:
+          axis.set_title(f"First-layer filters, {title}", loc="left", fontsize=10)
+        if number == 0 and block == 0:
+          axis.set_ylabel(label, rotation=0, ha="right", va="center", fontsize=11)
+  assert image is not None
+  bar = place(width - 0.9, heading, 0.15, cell * number_of_rows - 0.08)
+  figure.colorbar(image, cax=bar, extend="both", label="weight")
+  figure.savefig(path, dpi=150)

@@ -1081,6 +1081,9 @@ def test_sums_and_products_are_flat():
   assert (A * (B + C)).terms == (A, B + C)
   assert (A + 2 * B).terms == (A, 2 * B)
   assert (A - B).terms == (A, -B)
+  assert (A - B - C).terms == (A, -B, -C)
+  assert (A + B - C + A).terms == (A, B, -C, A)
+  assert (A - (B + C)).terms == (A, -(B + C))
 
 
 def test_statistics_of_built_in_kernels():

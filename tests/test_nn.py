@@ -1103,6 +1103,29 @@ def test_jit_vmap_and_derivatives_are_those_of_the_definition(layer):
   assert_allclose(values[1], values[0], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("layer", [Conv(3, (3, 3)), *LAYERS.values()], ids=["conv", *LAYERS])
+def test_shard_map(layer):
+  """Data parallelism by hand; on one device, as its types are checked on any number."""
+  mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+  batch, everywhere = jax.sharding.PartitionSpec("data"), jax.sharding.PartitionSpec()
+  x = normal(2, 4, 4, 2)
+  variables = jax.eval_shape(layer.init, KEY, x)
+
+  def gradient(variables, x):
+    out, pullback = jax.vjp(layer.apply, variables, x)
+    return out, pullback(out)
+
+  sharded = jax.shard_map(
+    gradient,
+    mesh=mesh,
+    in_specs=(everywhere, batch),
+    out_specs=(batch, (everywhere, batch)),
+  )
+  assert shapes(jax.eval_shape(sharded, variables, x)) == shapes(
+    jax.eval_shape(gradient, variables, x)
+  )
+
+
 def test_gradient_with_respect_to_the_kernel_in_the_module():
   """The kernel is a pytree, so a module made within the traced function passes gradients."""
   x = normal(2, 5, 5, 2)
@@ -1432,6 +1455,7 @@ def test_16_bit_parameters(dtype):
     eps = float(jnp.finfo(dtype).eps)
     raw = abs(float(np.log(np.expm1(value))))
     found = hyperparameters(layer, variables, x)["balance"]
+    assert found.dtype == jnp.float32
     assert_allclose(found, value, rtol=eps * max(1.0, raw), atol=0)
     assert np.all(np.isfinite(np.asarray(layer.apply(variables, x), np.float32)))
 

@@ -48,10 +48,11 @@ def to_raw(value: Any, constraint: Constraint, dtype: Any) -> Array:
     return jnp.asarray(value, dtype)
   raw = value + np.log(-np.expm1(-value))
   steps = np.arange(-4, 5) * float(jnp.finfo(dtype).eps) / 2
-  candidates = jnp.asarray(raw[..., None] * (1 + steps), dtype)
-  error = jnp.abs(from_raw(candidates, constraint) - value[..., None])
-  nearest = jnp.argmin(error, axis=-1)
-  return jnp.take_along_axis(candidates, nearest[..., None], axis=-1)[..., 0]
+  with jax.ensure_compile_time_eval():  # the same under `jit`, whose last bit may differ
+    candidates = jnp.asarray(raw[..., None] * (1 + steps), dtype)
+    error = np.abs(np.asarray(from_raw(candidates, constraint), np.float64) - value[..., None])
+    nearest = np.argmin(error, axis=-1)[..., None]
+    return jnp.take_along_axis(candidates, nearest, axis=-1)[..., 0]
 
 
 def require_learnable(name: str, value: Any, constraint: Constraint, dtype: Any) -> None:

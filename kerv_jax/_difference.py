@@ -111,11 +111,20 @@ def _accumulate(
     views = [lax.dynamic_slice(x, list(start), size)[0, 0] for x in inputs]
     return total + term(*(x[:, None] - w for x, w in zip(views, weights, strict=True))), None
 
-  total = jnp.zeros((*shape[:2], *geo.positions), inputs[0].dtype)
+  total = _zeros((*shape[:2], *geo.positions), *inputs, *kernels)
   xs = (jnp.asarray(starts), kernels)
   total, _ = lax.scan(add_term, total, xs, unroll=min(_UNROLL, terms))
   total = total.reshape(-1, *geo.out_spatial, geo.batch)
   return jnp.moveaxis(total, (-1, 0), (0, -1))
+
+
+def _zeros(shape: tuple[int, ...], *terms: Array) -> Array:
+  """Zeros to which terms made of these arrays are added in a loop.
+
+  Inside ``jax.shard_map`` the type of a carry says over which axes it varies: over all that what
+  is added to it varies over.
+  """
+  return sum((jnp.zeros_like(term, shape=()) for term in terms), jnp.zeros(shape, terms[0].dtype))
 
 
 def _tangent(difference: Array, tangent: Array) -> Array:
@@ -158,7 +167,8 @@ def _transpose(lhs: Array, rhs: Array, cotangent: Array, geo: _Geometry) -> tupl
       g = lax.dynamic_index_in_dim(cotangent, feature, 1, keepdims=False)
       return part + jnp.sign(view - w) * g, None
 
-    part, features = jnp.zeros_like(view), jnp.arange(geo.features)
+    part = _zeros(view.shape, view, weight, cotangent)
+    features = jnp.arange(geo.features)
     part, _ = lax.scan(add_feature, part, features, unroll=unroll)
     part = part[..., :size].reshape(shape)
     part += lax.dynamic_slice(total, list(start), shape)
@@ -172,7 +182,7 @@ def _transpose(lhs: Array, rhs: Array, cotangent: Array, geo: _Geometry) -> tupl
         g = lax.dynamic_slice_in_dim(cotangent, row * lanes, lanes, 2)
         return part + jnp.sign(a - w[..., None]) * g, None
 
-      part = jnp.zeros((*w.shape, lanes), x.dtype)
+      part = _zeros((*w.shape, lanes), x, w, cotangent)
       part, _ = lax.scan(add_row, part, jnp.arange(rows), unroll=_ROWS)
       ones = jnp.ones(lanes, x.dtype)  # A product vectorises; a sum would not.
       return -jnp.dot(part, ones, precision=lax.Precision.HIGHEST)
@@ -181,7 +191,8 @@ def _transpose(lhs: Array, rhs: Array, cotangent: Array, geo: _Geometry) -> tupl
     return total, lax.map(sum_rows, tuple(blocks))
 
   xs = (jnp.asarray(geo.starts), weights)
-  total, kernel = lax.scan(add_tap, jnp.zeros_like(inputs), xs)
+  start = _zeros(inputs.shape, inputs, weights, cotangent)
+  total, kernel = lax.scan(add_tap, start, xs)
   return unsplit(total)[0], kernel.reshape(rhs.shape)
 
 

@@ -97,6 +97,11 @@ def resolve(
   rhs_dilation = _positive(
     "rhs_dilation", (1,) * rank if rhs_dilation is None else rhs_dilation, rank
   )
+  if isinstance(padding, str) and max(lhs_dilation) > 1:  # as `lax` has it
+    raise ValueError(
+      f"`padding` must be {rank} pairs of integers (low, high) where `lhs_dilation` exceeds 1, "
+      f"got {padding!r} with {lhs_dilation}"
+    )
   features = rhs.shape[dnums.rhs_spec[0]]
   groups, batch_groups = _groups(lhs, rhs, dnums, feature_group_count, batch_group_count)
 

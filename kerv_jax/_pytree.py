@@ -141,11 +141,15 @@ class Node:
         raise ValueError(
           f"no hyperparameter {name!r} in {self!r}; it has {sorted(constraints) or 'none'}"
         )
+    return self._with_leaves(
+      {name: _checked(name, value, constraints[name]) for name, value in values.items()}
+    )
+
+  def _with_leaves(self, values: Mapping[str, Any]) -> Self:
+    """The same without a check: what an optimiser has made of a value is not an argument."""
     leaves, tree = jax.tree_util.tree_flatten(self)
-    new = [
-      _checked(name, values[name], constraint) if name in values else leaf
-      for leaf, (name, constraint) in zip(leaves, constraints.items(), strict=True)
-    ]
+    names = self.constraints()
+    new = [values.get(name, leaf) for name, leaf in zip(names, leaves, strict=True)]
     return jax.tree_util.tree_unflatten(tree, new)
 
   def _key(self) -> tuple:

@@ -83,8 +83,8 @@ class Polynomial(InnerProductKernel):
   balance: Hyperparameter = hyperparameter(default=1.0, constraint="non-negative")
 
   def __post_init__(self) -> None:
-    super().__post_init__()
     self._require_integer("degree", minimum=1)
+    super().__post_init__()
 
   def profile(self, statistic: Array) -> Array:
     """``(statistic + balance) ** degree``."""

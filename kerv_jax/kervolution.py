@@ -127,6 +127,12 @@ def _method(method: str, kernel_fn: Kernel) -> str:
         "statistics; 'patches' and 'auto' can"
       )
     return "patches"
+  unknown = [name for name in kernel_fn.statistics if name not in STATISTICS]
+  if unknown:
+    raise ValueError(
+      f"`kernel_fn` must ask for statistics among {tuple(STATISTICS)}, got {unknown} from "
+      f"{kernel_fn!r}"
+    )
   return "conv" if method == "auto" else method
 
 

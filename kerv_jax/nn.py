@@ -25,8 +25,9 @@ class KervConv(nn.Conv):
 
   The parameter of a learnable hyperparameter has the hyperparameter's name and shape (), or
   (features,) if ``per_feature``.  One that must be positive is stored as ``r`` with value
-  ``softplus(r)``, so no optimiser step can make it negative; :func:`hyperparameters` reads the
-  plain values back.
+  ``softplus(r)``, never below 1e-9, so no optimiser step can make it negative (one that takes it
+  all the way down leaves it there: its gradient is 0); :func:`hyperparameters` reads the plain
+  values back.
 
   Attributes:
     kernel_fn: the kernel function, with the hyperparameters' (initial) values.
@@ -159,7 +160,7 @@ class KervConv(nn.Conv):
         self.param_dtype,
       )
       values[name] = _constraints.from_raw(raw, constraints[name])
-    return self.kernel_fn.with_hyperparameters(values)
+    return self.kernel_fn._with_leaves(values)
 
 
 def hyperparameters(

@@ -508,6 +508,11 @@ def test_precision():
     ({"padding": 1}, ValueError, ["`padding`", "1", "pairs"]),
     ({"padding": ((1, 1), (0.5, 1))}, ValueError, ["`padding`", "0.5"]),
     ({"padding": ((-4, 0), (0, 0))}, ValueError, ["`padding`", "((-4, 0), (0, 0))", "(3, 2)"]),
+    (
+      {"padding": "SAME", "lhs_dilation": (1, 2)},
+      ValueError,
+      ["`padding`", "'SAME'", "`lhs_dilation`", "(1, 2)"],
+    ),
     ({"padding": "VALID", "rhs_dilation": (1, 5)}, ValueError, ["`rhs_dilation`", "(1, 5)"]),
     ({"feature_group_count": 3}, ValueError, ["`feature_group_count`", "3", "4"]),
     ({"feature_group_count": 4}, ValueError, ["`feature_group_count`", "4", "6"]),

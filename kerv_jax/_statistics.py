@@ -138,18 +138,32 @@ def _of_differences(
 
 
 def patch_squared_norm(lhs: Array, rhs: Array, options: Options) -> Array:
-  """``<patch, patch>``, the same for every feature of a group."""
+  """``<patch, patch>``, the same for every feature of a group.
+
+  The features of a group are summed first, so what the window runs over has one channel a group.
+  """
   del rhs
-  lhs, options = _pad(lhs.astype(options.compute_dtype), options)
-  return _window_squares(lhs, options)
+  batch, feature, *space = options.dimension_numbers.lhs_spec
+  groups, shape = options.feature_group_count, lhs.shape
+  grouped = lhs.reshape(*shape[:feature], groups, shape[feature] // groups, *shape[feature + 1 :])
+  sums = jnp.sum(jnp.square(grouped.astype(options.compute_dtype)), axis=feature + 1)
+  sums, options = _pad(sums, options)
+  for axis, size, stride, dilation, out in zip(
+    space, options.window, options.strides, options.rhs_dilation, options.out_spatial, strict=True
+  ):
+    sums = _window_sum(sums, axis, size, stride, dilation, out)
+  sums = from_channels_last(jnp.transpose(sums, (batch, *space, feature)), options)
+  if groups > 1:
+    out_feature = options.dimension_numbers.out_spec[1]
+    sums = jnp.repeat(sums, options.features // groups, axis=out_feature)
+  return sums
 
 
 def filter_squared_norm(lhs: Array, rhs: Array, options: Options) -> Array:
   """``<filter, filter>``, the same at every position."""
   del lhs
-  out_axis, *others = options.dimension_numbers.rhs_spec
-  del out_axis
-  squares = jnp.sum(jnp.square(rhs.astype(options.compute_dtype)), axis=tuple(others))
+  taps_and_channels = options.dimension_numbers.rhs_spec[1:]
+  squares = jnp.sum(jnp.square(rhs.astype(options.compute_dtype)), axis=taps_and_channels)
   return options.per_feature(squares)
 
 
@@ -188,27 +202,6 @@ def _pad(lhs: Array, options: Options) -> tuple[Array, Options]:
     config[axis] = (low, high, dilation - 1)
   padded = lax.pad(lhs, jnp.zeros((), lhs.dtype), config)
   return padded, dataclasses.replace(options, padding=no_padding, lhs_dilation=no_dilation)
-
-
-def _window_squares(lhs: Array, options: Options) -> Array:
-  """Sum of squares over each window of a padded input, in the output's layout.
-
-  The features of a group are summed first, so what the window runs over has one channel a group.
-  """
-  batch, feature, *space = options.dimension_numbers.lhs_spec
-  groups = options.feature_group_count
-  shape = lhs.shape
-  grouped = lhs.reshape(*shape[:feature], groups, shape[feature] // groups, *shape[feature + 1 :])
-  sums = jnp.sum(jnp.square(grouped), axis=feature + 1)
-  for axis, size, stride, dilation, out in zip(
-    space, options.window, options.strides, options.rhs_dilation, options.out_spatial, strict=True
-  ):
-    sums = _window_sum(sums, axis, size, stride, dilation, out)
-  sums = from_channels_last(jnp.transpose(sums, (batch, *space, feature)), options)
-  if groups > 1:
-    out_feature = options.dimension_numbers.out_spec[1]
-    sums = jnp.repeat(sums, options.features // groups, axis=out_feature)
-  return sums
 
 
 def _window_sum(x: Array, axis: int, size: int, stride: int, dilation: int, out: int) -> Array:

@@ -2,7 +2,8 @@
 
 Wang, Yang, Xie, Yuan, "Kervolutional Neural Networks", CVPR 2019.  The operator is
 :func:`kerv_general_dilated`, the kernel functions are in :mod:`kerv_jax.kernels` and the Flax
-layer is :class:`kerv_jax.nn.KervConv`.
+layer is :class:`kerv_jax.nn.KervConv`, of a module that is imported by its name, as only that
+needs Flax.
 """
 
 from kerv_jax import kernels

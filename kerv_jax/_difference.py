@@ -5,7 +5,7 @@ distance one that keeps its accuracy where patch and filter nearly cancel.  Here
 they are defined, term by term, in memory of the size of the output.
 
 No array of patches is ever built. The batch is laid out innermost, as
-````[..., last_spatial * batch]````, and strides become phases (space to depth), so
+``[..., last_spatial * batch]``, and strides become phases (space to depth), so
 that the view of the input that one tap sees is a contiguous slice. XLA then
 fuses some terms of the sum into one vectorised loop, split over the cores.
 Slices start at traced indices: XLA's CPU back end (JAX 0.10) did not vectorise
@@ -91,12 +91,12 @@ def _accumulate(
   """Sums a term of the differences of each operand over taps and channels.
 
   Args:
-      term: Pointwise function of as many differences as there are operands.
-      operands: Pairs (lhs, rhs) of the same shapes, such as values and tangents.
-      geo: Static sizes.
+    term: Pointwise function of as many differences as there are operands.
+    operands: Pairs (lhs, rhs) of the same shapes, such as values and tangents.
+    geo: Static sizes.
 
   Returns:
-      The sums, (batch, *out_spatial, features).
+    The sums, (batch, *out_spatial, features).
   """
   terms = math.prod(geo.window) * geo.channels
   starts = np.repeat(geo.starts, geo.channels, axis=0)
@@ -165,7 +165,7 @@ def _transpose(lhs: Array, rhs: Array, cotangent: Array, geo: _Geometry) -> tupl
     def add_feature(part: Array, feature: Array) -> tuple[Array, None]:
       w = lax.dynamic_index_in_dim(weight, feature, 2)
       g = lax.dynamic_index_in_dim(cotangent, feature, 1, keepdims=False)
-      return part + jnp.sign(view - w) * g, None
+      return part + jnp.sign(view - w) * g[None], None
 
     part = _zeros(view.shape, view, weight, cotangent)
     features = jnp.arange(geo.features)
@@ -179,7 +179,7 @@ def _transpose(lhs: Array, rhs: Array, cotangent: Array, geo: _Geometry) -> tupl
 
       def add_row(part: Array, row: Array) -> tuple[Array, None]:
         a = lax.dynamic_slice_in_dim(x, row * lanes, lanes, 2)[:, :, None]
-        g = lax.dynamic_slice_in_dim(cotangent, row * lanes, lanes, 2)
+        g = lax.dynamic_slice_in_dim(cotangent, row * lanes, lanes, 2)[None]
         return part + jnp.sign(a - w[..., None]) * g, None
 
       part = _zeros((*w.shape, lanes), x, w, cotangent)
@@ -243,14 +243,14 @@ def absolute_distance(
   any mode and order included. The derivative at a tie, lhs == rhs, is 0.
 
   Args:
-      lhs: Input (batch, *spatial, channels), already padded.
-      rhs: Kernel (*window, channels // groups, features), of the same dtype.
-      strides: Step of the window in each spatial dimension.
-      rhs_dilation: Spacing of the taps in each spatial dimension.
-      groups: As ``feature_group_count`` of ``lax.conv_general_dilated``.
+    lhs: Input (batch, *spatial, channels), already padded.
+    rhs: Kernel (*window, channels // groups, features), of the same dtype.
+    strides: Step of the window in each spatial dimension.
+    rhs_dilation: Spacing of the taps in each spatial dimension.
+    groups: As ``feature_group_count`` of ``lax.conv_general_dilated``.
 
   Returns:
-      Distances (batch, *out_spatial, features).
+    Distances (batch, *out_spatial, features).
   """
   geo = _geometry(lhs, rhs, strides, rhs_dilation, groups)
   if geo.empty:
@@ -270,14 +270,14 @@ def direct_squared_distance(
   """Sums (lhs - rhs)**2 over every window; not to be differentiated.
 
   Args:
-      lhs: As in :func:``absolute_distance``, and so are the others.
-      rhs: The filters.
-      strides: Step of the window in each spatial dimension.
-      rhs_dilation: Spacing of the taps in each spatial dimension.
-      groups: As ``feature_group_count`` of ``lax.conv_general_dilated``.
+    lhs: As in :func:`absolute_distance`, and so are the others.
+    rhs: The filters.
+    strides: Step of the window in each spatial dimension.
+    rhs_dilation: Spacing of the taps in each spatial dimension.
+    groups: As ``feature_group_count`` of ``lax.conv_general_dilated``.
 
   Returns:
-      Distances (batch, *out_spatial, features).
+    Distances (batch, *out_spatial, features).
   """
   geo = _geometry(lhs, rhs, strides, rhs_dilation, groups)
   if geo.empty:

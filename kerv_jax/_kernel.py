@@ -52,8 +52,8 @@ def safe_sqrt(x: Array) -> Array:
     >>> print(jax.grad(safe_sqrt)(0.0), jax.grad(safe_sqrt)(4.0))
     0.0 0.25
   """
-  positive = x > 0
-  return jnp.where(positive, jnp.sqrt(jnp.where(positive, x, 1)), 0)
+  zero = x <= 0  # and not `x > 0`, so that NaN stays NaN
+  return jnp.where(zero, 0, jnp.sqrt(jnp.where(zero, 1, x)))
 
 
 class Kernel(Node):

@@ -139,6 +139,14 @@ def resolve(
   )
 
 
+def as_array(name: str, operand: Any) -> Array:
+  """The operand as an array; an error that names it if it is none."""
+  try:
+    return jnp.asarray(operand)
+  except (TypeError, ValueError):
+    raise TypeError(f"`{name}` must be an array, got {operand!r}") from None
+
+
 def fold_batch_groups(lhs: Array, options: Options) -> tuple[Array, Options]:
   """Turns groups of the batch into groups of features, which every statistic knows.
 
@@ -177,11 +185,14 @@ def _dtypes(lhs: Array, rhs: Array, preferred: Any) -> tuple[Any, Any]:
     raise TypeError(f"`lhs` and `rhs` must have the same dtype, got {lhs.dtype} and {rhs.dtype}")
   out_dtype = lhs.dtype
   if preferred is not None:
-    out_dtype = jnp.dtype(preferred)
+    try:
+      out_dtype = jnp.dtype(preferred)
+    except TypeError:
+      out_dtype = jnp.dtype(bool)
     if not jnp.issubdtype(out_dtype, jnp.floating) or out_dtype.itemsize < lhs.dtype.itemsize:
       raise TypeError(
         "`preferred_element_type` must be None or a floating-point dtype no narrower than the "
-        f"operands' {lhs.dtype}, got {out_dtype}"
+        f"operands' {lhs.dtype}, got {preferred!r}"
       )
   return out_dtype, at_least_float32(out_dtype)
 
@@ -195,7 +206,7 @@ def _precision(precision: Any) -> Any:
       left, right = precision
       return lax.Precision(left), lax.Precision(right)
     return lax.Precision(precision)
-  except ValueError:
+  except (TypeError, ValueError):
     raise ValueError(
       "`precision` must be None, a jax.lax.Precision (or its name, such as 'highest') or a pair "
       f"of them, got {precision!r}"
@@ -217,6 +228,16 @@ def _positive(name: str, values: Any, rank: int) -> tuple[int, ...]:
   if min(integers) < 1:
     raise ValueError(f"`{name}` must be {rank} positive integers, got {values!r}")
   return integers
+
+
+def _count(name: str, value: Any) -> int:
+  try:
+    count = operator.index(value)
+  except TypeError:
+    raise TypeError(f"`{name}` must be a positive integer, got {value!r}") from None
+  if count < 1:
+    raise ValueError(f"`{name}` must be a positive integer, got {value!r}")
+  return count
 
 
 def _pads(
@@ -242,8 +263,8 @@ def _pads(
 def _groups(
   lhs: Array, rhs: Array, dnums: lax.ConvDimensionNumbers, feature_groups: Any, batch_groups: Any
 ) -> tuple[int, int]:
-  (groups,) = _positive("feature_group_count", (feature_groups,), 1)
-  (batches,) = _positive("batch_group_count", (batch_groups,), 1)
+  groups = _count("feature_group_count", feature_groups)
+  batches = _count("batch_group_count", batch_groups)
   channels, batch = lhs.shape[dnums.lhs_spec[1]], lhs.shape[dnums.lhs_spec[0]]
   features, taken = rhs.shape[dnums.rhs_spec[0]], rhs.shape[dnums.rhs_spec[1]]
   if groups > 1 and batches > 1:

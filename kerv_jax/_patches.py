@@ -18,7 +18,8 @@ def from_patches(lhs: Array, rhs: Array, options: Options, kernel_fn: Kernel) ->
 
   Time and memory are those of all patches, and for a kernel that XLA cannot fuse of all pairs of
   patch and filter: this is what the other methods are tested against, and the fallback for
-  functions that are none of patch statistics.
+  functions that are none of patch statistics.  An infinite input makes NaN of every patch in reach
+  of it, as patches are taken by a convolution with zeros and ones.
 
   Args:
     lhs: the input, in the layout of ``options``.

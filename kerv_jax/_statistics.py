@@ -75,7 +75,7 @@ def squared_distance(lhs: Array, rhs: Array, options: Options) -> Array:
 def _with_value(expansion: Array, value: Array) -> Array:
   """Another value with the derivatives, of any order, of the expansion.
 
-  Those are accurate: the value is of second order in the difference, they are of first.
+  Those lose far less: the value is of second order in the difference, they are of first.
   """
   del expansion
   return value

@@ -56,7 +56,7 @@ __all__ = [
   "SQUARED_DISTANCE", "AbsoluteDistanceKernel", "Cauchy", "Cosine", "Custom", "Gaussian",
   "Hyperparameter", "InnerProductKernel", "Kernel", "Laplacian", "Linear", "Negative",
   "Polynomial", "Product", "RationalQuadratic", "Scaled", "Sigmoid", "SquaredDistanceKernel", "Sum",
-  "hyperparameter", "static",
+  "hyperparameter", "safe_sqrt", "static",
 ]  # fmt: skip
 
 
@@ -220,8 +220,8 @@ class Cosine(Kernel):
   def from_statistics(self, statistics: Mapping[str, Array]) -> Array:
     """The quotient of the inner product and the norms."""
     norm = safe_sqrt(statistics[PATCH_SQUARED_NORM]) * safe_sqrt(statistics[FILTER_SQUARED_NORM])
-    positive = norm > 0
-    return jnp.where(positive, statistics[INNER_PRODUCT] / jnp.where(positive, norm, 1), 0)
+    zero = norm == 0
+    return jnp.where(zero, 0, statistics[INNER_PRODUCT] / jnp.where(zero, 1, norm))
 
 
 class Custom(Kernel):

@@ -13,6 +13,8 @@ from kerv_jax._patches import from_patches
 from kerv_jax._statistics import STATISTICS, convolve
 from kerv_jax.kernels import Linear
 
+__all__ = ["kerv_general_dilated"]
+
 
 def kerv_general_dilated(
   lhs: Array,
@@ -35,8 +37,10 @@ def kerv_general_dilated(
   .. math:: \mathrm{out}_{n, p, o} = \kappa(x_{n, p}, w_o)
 
   where :math:`x_{n, p}` is the patch of item n at output position p, :math:`w_o` the filter of
-  output feature o and :math:`\kappa` the kernel function.  No value is broadcast over patches
-  unless ``method`` is "patches": time and memory are those of a convolution.
+  output feature o and :math:`\kappa` the kernel function.  No patches are built unless ``method``
+  is "patches": memory is that of a convolution and a few outputs.  So is the time for functions of
+  the inner product and, but for sums over windows, of the squared distance; where that cancels it
+  is summed directly, which takes as long as an absolute distance, a few convolutions.
 
   Padding and ``lhs_dilation`` insert zeros, and a zero is data: for a distance kernel a padded tap
   contributes ``|0 - w|``.
@@ -87,7 +91,7 @@ def kerv_general_dilated(
   """
   require_kernel("kernel_fn", kernel_fn)
   chosen = _method(method, kernel_fn)
-  lhs, rhs = jnp.asarray(lhs), jnp.asarray(rhs)
+  lhs, rhs = _options.as_array("lhs", lhs), _options.as_array("rhs", rhs)
   options = _options.resolve(
     lhs,
     rhs,

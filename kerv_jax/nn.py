@@ -15,6 +15,8 @@ from kerv_jax._kernel import Kernel, require_kernel
 from kerv_jax.kernels import Polynomial
 from kerv_jax.kervolution import kerv_general_dilated, require_per_feature
 
+__all__ = ["KervConv", "hyperparameters"]
+
 
 class KervConv(nn.Conv):
   """``flax.linen.Conv`` with a kernel function in place of the inner product.
@@ -171,9 +173,9 @@ def hyperparameters(
   Args:
     model: a linen module, or a single :class:`KervConv`.
     variables: its variables, ``{"params": ...}``.
-    *args: what ``model.apply(variables, ...)`` is called with: inputs, of which only shapes and
-      dtypes matter; nothing is computed.
-    **kwargs: likewise.
+    *args: what ``model.apply(variables, ...)`` is called with: the inputs; nothing is computed.
+    **kwargs: likewise, such as ``train=False``, or ``rngs`` and ``mutable`` for a model that needs
+      them.
 
   Returns:
     Nested dictionaries along the modules' path as in ``variables["params"]``, with the value of

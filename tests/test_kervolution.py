@@ -203,6 +203,29 @@ def test_one_value_per_output_feature_in_any_layout():
   np.testing.assert_allclose(first.transpose(0, 2, 3, 1), together, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("method", ["conv", "patches"])
+@pytest.mark.parametrize("kernel", ALL, ids=name)
+def test_a_nan_is_seen_by_every_output_that_sees_it(kernel, method):
+  lhs, rhs = operands((2, 6, 6, 2), (3, 3, 2, 3))
+  options = {"feature_group_count": 1, "window_strides": (1, 1), "rhs_dilation": (1, 1)}
+  run = functools.partial(kerv, kernel_fn=kernel, method=method, padding="SAME", **options)
+  seen = np.zeros((2, 6, 6, 3), bool)
+  seen[1, 1:4, 2:5] = True
+  np.testing.assert_array_equal(jnp.isnan(run(lhs.at[1, 2, 3, 0].set(jnp.nan), rhs)), seen)
+  spoilt = run(lhs, rhs.at[0, 1, 1, 2].set(jnp.nan))
+  assert not jnp.any(jnp.isnan(spoilt[..., :2]))
+  assert jnp.all(jnp.isnan(spoilt[:, 1:5, 1:5, 2]))
+
+
+@pytest.mark.parametrize("kernel", ONE_PER_STATISTIC, ids=name)
+def test_strict_promotion_of_ranks_and_dtypes(kernel):
+  lhs, rhs = operands(dtype="bfloat16")
+  kernel = jax.tree.map(jnp.float32, kernel)
+  with jax.numpy_rank_promotion("raise"), jax.numpy_dtype_promotion("strict"):
+    for method in ("conv", "patches"):
+      jax.grad(lambda *args, m=method: jnp.sum(kerv(*args, method=m)), (0, 1, 2))(lhs, rhs, kernel)
+
+
 @pytest.mark.parametrize("kernel", ALL, ids=name)
 def test_an_empty_batch_gives_an_empty_output(kernel):
   lhs, rhs = operands((0, 6, 5, 4))
@@ -525,6 +548,10 @@ def test_precision():
     ),
     ({"batch_group_count": 2}, ValueError, ["`batch_group_count`", "`feature_group_count`"]),
     ({"batch_group_count": -1}, ValueError, ["`batch_group_count`", "-1"]),
+    ({"feature_group_count": 1.5}, TypeError, ["`feature_group_count`", "1.5"]),
+    ({"lhs": None}, TypeError, ["`lhs`", "None"]),
+    ({"preferred_element_type": "foo"}, TypeError, ["`preferred_element_type`", "'foo'"]),
+    ({"precision": ["high"]}, ValueError, ["`precision`", "['high']"]),
     ({"precision": "exact"}, ValueError, ["`precision`", "'exact'"]),
     ({"preferred_element_type": jnp.int32}, TypeError, ["`preferred_element_type`", "int32"]),
     ({"preferred_element_type": jnp.bfloat16}, TypeError, ["`preferred_element_type`", "float32"]),

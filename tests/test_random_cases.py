@@ -112,7 +112,7 @@ def cases(draw) -> Case:
       pair[1] += max(e - (n + sum(pair)), 0)
     padding = tuple(map(tuple, pairs))
   else:
-    lhs_dilation = (1,) * rank  # names of paddings do not go with it, as in `lax`
+    lhs_dilation = (1,) * rank  # `lax` and ours refuse it with a padding's name
     if padding == "VALID":
       size = tuple(max(n, e) for n, e in zip(size, extent, strict=True))
   groups = draw(st.sampled_from([("none", 1), ("feature", 2), ("feature", 3), ("batch", 2)]))

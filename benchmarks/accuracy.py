@@ -27,8 +27,19 @@ the same inputs. Patches are `offset + N(0, 1)`; filters are six of the patches 
   came out as zero or less.
 
 The result is rounded to float32 in all rows, so that the rows of 16-bit inputs show the
-arithmetic and not the rounding of the result. A difference that a 16-bit dtype cannot represent
-beside the offset is the input's, not the method's: the reference sees the rounded inputs.
+arithmetic and not the rounding of the result; 0 is where float32 holds every product and sum. A
+difference that a 16-bit dtype cannot represent beside the offset is the input's, not the method's:
+the reference sees the rounded inputs.
+
+"""
+GRADIENT = """
+## The gradient
+
+It is that of the expansion everywhere, so it loses what the offset has over the difference, once
+where the expansion's value loses it twice. Inputs and filters are `offset + difference * N(0, 1)`,
+all of them close to each other, in float32: largest error of the filters' gradient over its
+largest value, of the sum of the distances weighted with N(0, 1) noise. Where such an offset is
+real, take it off inputs and filters: no distance changes.
 
 """
 
@@ -41,12 +52,12 @@ def _operands(offset: float, difference: float, dtype: str) -> tuple[Array, Arra
   return jnp.asarray(lhs.astype(dtype)), jnp.asarray(rhs.astype(dtype))
 
 
-def _squared_distance(lhs: Array, rhs: Array, method: str) -> Array:
+def _squared_distance(lhs: Array, rhs: Array, method: str, padding: str = "SAME") -> Array:
   return kerv_general_dilated(
     lhs,
     rhs,
     (1, 1),
-    "SAME",
+    padding,
     dimension_numbers=NHWC,
     preferred_element_type=jnp.promote_types(lhs.dtype, jnp.float32),
     kernel_fn=kernels.L2(squared=True),
@@ -80,8 +91,27 @@ def _errors(offset: float, difference: float, dtype: str) -> list[str]:
     actual = np.asarray(actual, np.float64)
     positive = exact > 0
     error = np.max(np.abs(actual - exact)[positive] / exact[positive])
-    cells.append("inf" if np.any(actual[positive] <= 0) else f"{error:.0e}")
+    cells.append("inf" if np.any(actual[positive] <= 0) else f"{error:.0e}" if error else "0")
   return cells
+
+
+def _gradient_error(offset: float, difference: float) -> str:
+  rng = np.random.default_rng(0)
+  lhs = np.float32(offset + difference * rng.standard_normal((4, 16, 16, 3)))
+  rhs = np.float32(offset + difference * rng.standard_normal((5, 5, 3, 6)))
+  weights = rng.standard_normal((4, 12, 12, 6))
+
+  def gradient(lhs: Array, rhs: Array, method: str) -> np.ndarray:
+    def loss(rhs: Array) -> Array:
+      distance = _squared_distance(lhs, rhs, method, "VALID")
+      return jnp.sum(distance * jnp.asarray(weights, distance.dtype))
+
+    return np.asarray(jax.grad(loss)(rhs), np.float64)
+
+  with jax.enable_x64(True):
+    exact = gradient(jnp.float64(lhs), jnp.float64(rhs), "patches")
+  error = np.abs(gradient(jnp.asarray(lhs), jnp.asarray(rhs), "conv") - exact)
+  return f"{np.max(error) / np.max(np.abs(exact)):.0e}"
 
 
 def accuracy(out: pathlib.Path = pathlib.Path("docs/accuracy.md")) -> None:
@@ -100,8 +130,14 @@ def accuracy(out: pathlib.Path = pathlib.Path("docs/accuracy.md")) -> None:
       for difference in DIFFERENCES:
         cells = _errors(offset, difference, dtype)
         lines.append(f"| {dtype} | {offset:g} | {difference:g} | " + " | ".join(cells) + " |")
+  gradients = ["| offset | difference | gradient |", "|---|---|---|"] + [
+    f"| {offset:g} | {difference:g} | {_gradient_error(offset, difference)} |"
+    for offset in OFFSETS
+    for difference in DIFFERENCES
+  ]
   command = "\nMade by `python -m benchmarks accuracy`.\n"
   out.parent.mkdir(parents=True, exist_ok=True)
-  out.write_text(HEADER.format(versions=versions) + "\n".join(lines) + "\n" + command)
+  tables = "\n".join(lines) + "\n" + GRADIENT + "\n".join(gradients) + "\n"
+  out.write_text(HEADER.format(versions=versions) + tables + command)
   print(out.read_text())
   print(f"written to {out}")

@@ -57,7 +57,7 @@ class DemoConfig:
   arms: tuple[ArmName, ...] = ("cnn", "polynomial", "gaussian", "l2")
   """Networks to train: the CNN, and KNNs by their kernel function."""
   epochs: int | None = None
-  """Passes over the training set; if not given, 7 for the sample, 1 for --data-dir."""
+  """Passes over the training set; if not given, 8 for the sample, 1 for --data-dir."""
   batch_size: int = 50
   """Examples per step."""
   tune: bool = True
@@ -65,7 +65,7 @@ class DemoConfig:
   lrs: tuple[float, ...] = (0.003, 0.01, 0.03, 0.1, 0.3)
   """Learning rates to choose from."""
   tune_steps: int | None = None
-  """Steps to try each of them for; if not given, 120 for the sample, 400 for --data-dir."""
+  """Steps to try each of them for; if not given, 160 for the sample, 400 for --data-dir."""
   eval_every: int | None = None
   """Steps between evaluations on the test set; if not given, 50 for the sample, 100 for
   --data-dir."""
@@ -76,8 +76,8 @@ class DemoConfig:
     """With numbers for what is left to the data."""
     sample = self.data_dir is None
     numbers = {
-      "epochs": 7 if sample else 1,
-      "tune_steps": 120 if sample else 400,
+      "epochs": 8 if sample else 1,
+      "tune_steps": 160 if sample else 400,
       "eval_every": 50 if sample else 100,
     }
     unset = {name: number for name, number in numbers.items() if getattr(self, name) is None}

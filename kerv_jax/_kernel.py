@@ -1,5 +1,6 @@
 """What a kernel function is: its protocol, its algebra, and the statistics it may be built on."""
 
+import abc
 import functools
 import operator
 from collections.abc import Callable, Mapping
@@ -209,11 +210,13 @@ class _Composite(Kernel):
   """A function of other kernels; every statistic they share is computed once."""
 
   @property
+  @abc.abstractmethod
   def _parts(self) -> tuple[Kernel, ...]:
-    raise NotImplementedError
+    """The kernels that it is a function of."""
 
+  @abc.abstractmethod
   def _combine(self, values: list[Array]) -> Array:
-    raise NotImplementedError
+    """Its value from theirs."""
 
   @property
   def statistics(self) -> tuple[str, ...] | None:

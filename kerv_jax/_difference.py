@@ -30,8 +30,11 @@ _ROWS = 8  # The same for the kernel's cotangent, a sum over rows of positions.
 _PARTIAL = 1 << 17  # Partial sums kept of that cotangent, to fit a core's cache.
 
 
-class _Geometry(NamedTuple):
-  """Static sizes; ``channels`` and ``features`` are those of one group."""
+class Geometry(NamedTuple):
+  """Static sizes; ``channels`` and ``features`` are those of one group.
+
+  ``spatial`` is the input's, padded; ``dilation`` is the spacing of the window's taps.
+  """
 
   batch: int
   groups: int
@@ -71,7 +74,7 @@ class _Geometry(NamedTuple):
     return np.insert(starts, 0, [phase, 0 * phase, 0 * phase], 1).astype(np.int32)
 
 
-def _split(lhs: Array, geo: _Geometry) -> Array:
+def _split(lhs: Array, geo: Geometry) -> Array:
   """Lays an input out as [phases, channels, groups, *grid, last grid * batch]."""
   rank = len(geo.spatial)
   grid = [-(-n // s) for n, s in zip(geo.spatial, geo.strides, strict=True)]
@@ -86,7 +89,7 @@ def _split(lhs: Array, geo: _Geometry) -> Array:
 
 
 def _accumulate(
-  term: Callable[..., Array], operands: Sequence[tuple[Array, Array]], geo: _Geometry
+  term: Callable[..., Array], operands: Sequence[tuple[Array, Array]], geo: Geometry
 ) -> Array:
   """Sums a term of the differences of each operand over taps and channels.
 
@@ -132,7 +135,7 @@ def _tangent(difference: Array, tangent: Array) -> Array:
   return jnp.sign(difference) * tangent
 
 
-def _transpose(lhs: Array, rhs: Array, cotangent: Array, geo: _Geometry) -> tuple[Array, Array]:
+def _transpose(lhs: Array, rhs: Array, cotangent: Array, geo: Geometry) -> tuple[Array, Array]:
   """Returns the cotangents of both inputs, one tap after another."""
   inputs, unsplit = jax.vjp(lambda x: _split(x, geo), lhs)
   weights = rhs.reshape(-1, geo.channels, geo.groups, geo.features)
@@ -197,12 +200,12 @@ def _transpose(lhs: Array, rhs: Array, cotangent: Array, geo: _Geometry) -> tupl
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
-def _distance(lhs: Array, rhs: Array, geo: _Geometry) -> Array:
+def _distance(lhs: Array, rhs: Array, geo: Geometry) -> Array:
   return _accumulate(jnp.abs, [(lhs, rhs)], geo)
 
 
 @_distance.defjvp
-def _distance_jvp(geo: _Geometry, primals: Any, tangents: Any) -> tuple[Array, Array]:
+def _distance_jvp(geo: Geometry, primals: Any, tangents: Any) -> tuple[Array, Array]:
   """Applies a linear map of the tangents whose transpose is given explicitly.
 
   ``lax.custom_linear_solve`` is JAX's one public linear operation with a given
@@ -228,15 +231,8 @@ def _distance_jvp(geo: _Geometry, primals: Any, tangents: Any) -> tuple[Array, A
   return out, unravel(solution)[2]
 
 
-@functools.partial(jax.jit, static_argnames=("strides", "rhs_dilation", "groups"), inline=True)
-def absolute_distance(
-  lhs: Array,
-  rhs: Array,
-  *,
-  strides: tuple[int, ...],
-  rhs_dilation: tuple[int, ...],
-  groups: int,
-) -> Array:
+@functools.partial(jax.jit, static_argnames="geo", inline=True)
+def absolute_distance(lhs: Array, rhs: Array, geo: Geometry) -> Array:
   """Sums |lhs - rhs| over every window, as a VALID convolution sums products.
 
   Memory beyond the inputs and the output is of their order, derivatives of
@@ -245,56 +241,28 @@ def absolute_distance(
   Args:
     lhs: Input (batch, *spatial, channels), already padded.
     rhs: Kernel (*window, channels // groups, features), of the same dtype.
-    strides: Step of the window in each spatial dimension.
-    rhs_dilation: Spacing of the taps in each spatial dimension.
-    groups: As ``feature_group_count`` of ``lax.conv_general_dilated``.
+    geo: Their sizes.
 
   Returns:
     Distances (batch, *out_spatial, features).
   """
-  geo = _geometry(lhs, rhs, strides, rhs_dilation, groups)
   if geo.empty:
     return jnp.zeros(geo.out_shape, lhs.dtype)
   return _distance(lhs, rhs, geo)
 
 
-@functools.partial(jax.jit, static_argnames=("strides", "rhs_dilation", "groups"), inline=True)
-def direct_squared_distance(
-  lhs: Array,
-  rhs: Array,
-  *,
-  strides: tuple[int, ...],
-  rhs_dilation: tuple[int, ...],
-  groups: int,
-) -> Array:
+@functools.partial(jax.jit, static_argnames="geo", inline=True)
+def direct_squared_distance(lhs: Array, rhs: Array, geo: Geometry) -> Array:
   """Sums (lhs - rhs)**2 over every window; not to be differentiated.
 
   Args:
     lhs: As in :func:`absolute_distance`, and so are the others.
     rhs: The filters.
-    strides: Step of the window in each spatial dimension.
-    rhs_dilation: Spacing of the taps in each spatial dimension.
-    groups: As ``feature_group_count`` of ``lax.conv_general_dilated``.
+    geo: Their sizes.
 
   Returns:
     Distances (batch, *out_spatial, features).
   """
-  geo = _geometry(lhs, rhs, strides, rhs_dilation, groups)
   if geo.empty:
     return jnp.zeros(geo.out_shape, lhs.dtype)
   return _accumulate(jnp.square, [(lhs, rhs)], geo)
-
-
-def _geometry(
-  lhs: Array, rhs: Array, strides: Sequence[int], rhs_dilation: Sequence[int], groups: int
-) -> _Geometry:
-  return _Geometry(
-    batch=lhs.shape[0],
-    groups=groups,
-    channels=rhs.shape[-2],
-    features=rhs.shape[-1] // groups,
-    spatial=lhs.shape[1:-1],
-    window=rhs.shape[:-2],
-    strides=tuple(strides),
-    dilation=tuple(rhs_dilation),
-  )

@@ -127,14 +127,19 @@ def _of_differences(
   rhs = rhs.astype(options.compute_dtype)
   lhs_batch, lhs_feature, *lhs_space = options.dimension_numbers.lhs_spec
   rhs_out, rhs_in, *rhs_space = options.dimension_numbers.rhs_spec
-  out = function(
-    jnp.transpose(lhs, (lhs_batch, *lhs_space, lhs_feature)),
-    jnp.transpose(rhs, (*rhs_space, rhs_in, rhs_out)),
-    strides=options.strides,
-    rhs_dilation=options.rhs_dilation,
+  lhs = jnp.transpose(lhs, (lhs_batch, *lhs_space, lhs_feature))
+  rhs = jnp.transpose(rhs, (*rhs_space, rhs_in, rhs_out))
+  geometry = _difference.Geometry(
+    batch=lhs.shape[0],
     groups=options.feature_group_count,
+    channels=rhs.shape[-2],
+    features=options.features // options.feature_group_count,
+    spatial=lhs.shape[1:-1],
+    window=options.window,
+    strides=options.strides,
+    dilation=options.rhs_dilation,
   )
-  return from_channels_last(out, options)
+  return from_channels_last(function(lhs, rhs, geometry), options)
 
 
 def patch_squared_norm(lhs: Array, rhs: Array, options: Options) -> Array:

@@ -105,7 +105,7 @@ def kerv_general_dilated(
     precision,
     preferred_element_type,
   )
-  if chosen == "conv" and isinstance(kernel_fn, Linear):  # the convolution itself, bit for bit
+  if chosen == "conv" and type(kernel_fn) is Linear:  # the convolution itself, bit for bit
     return convolve(lhs, rhs, options, preferred_element_type=options.preferred_element_type)
   require_per_feature(kernel_fn, options.features)
   lhs, options = _options.fold_batch_groups(lhs, options)

@@ -86,7 +86,6 @@ def test_imports_point_one_way():
       if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("kerv_jax"):
         names = [node.module.removeprefix("kerv_jax").lstrip(".")]
         names = [a.name for a in node.names] if names == [""] else names
-      assert not (isinstance(node, ast.ImportFrom) and node.module == "experiments")
       for imported in names:
         imported = imported.split(".")[0]
         if imported not in level:

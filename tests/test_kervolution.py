@@ -112,6 +112,21 @@ def test_linear_is_the_convolution_bit_for_bit(options, dtype):
     np.testing.assert_array_equal(a, b)
 
 
+def test_a_subclass_of_linear_is_itself():
+  class Leaky(kernels.Linear):
+    def profile(self, statistic):
+      return jnp.maximum(statistic, 0.1 * statistic)
+
+  lhs, rhs = operands()
+  plain = kerv(lhs, rhs, kernels.Linear())
+  expected = jnp.maximum(plain, 0.1 * plain)
+  assert jnp.any(expected != plain)
+  for method in ("auto", "conv", "patches"):
+    np.testing.assert_allclose(
+      kerv(lhs, rhs, Leaky(), method=method), expected, rtol=1e-5, atol=1e-5
+    )
+
+
 def test_linear_with_batch_groups_is_the_convolution():
   lhs, rhs = operands((4, 6, 5, 2), (3, 2, 2, 6))
   options = {"feature_group_count": 1, "batch_group_count": 2}

@@ -65,7 +65,9 @@ def squared_distance(lhs: Array, rhs: Array, options: Options) -> Array:
   if options.precision is None:
     options = dataclasses.replace(options, precision=lax.Precision.HIGHEST)
   norms = patch_squared_norm(lhs, rhs, options) + filter_squared_norm(lhs, rhs, options)
-  expansion = norms - 2 * inner_product(lhs, rhs, options)
+  # -2 goes into the small filters, and the cotangent of the expansion is then that of the product:
+  # backward has one array of the output's size less to write.
+  expansion = norms + inner_product(lhs, -2 * rhs, options)
   frozen = lax.stop_gradient((lhs, rhs, norms, expansion))
   value = _without_cancellation(*frozen, options)
   return _with_value(expansion, value)
@@ -86,32 +88,37 @@ def _with_value_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array])
   return _with_value(*primals), tangents[0]
 
 
-# Compiled as one, so that calls outside of `jit` do not compile the branches anew.
+# Compiled as one, so that calls outside of `jit` do not compile the loop anew.
 @functools.partial(jax.jit, static_argnames="options", inline=True)
 def _without_cancellation(
   lhs: Array, rhs: Array, norms: Array, expansion: Array, options: Options
 ) -> Array:
-  """The expansion, but the sum of squared differences wherever it has lost its accuracy."""
+  """The expansion, but the sum of squared differences wherever it has lost its accuracy.
+
+  What is lost is marked by a negative number: one minimum, which XLA vectorises as it does no test
+  of a condition, then tells whether there is any.
+  """
   lost = expansion < 8 * jnp.finfo(expansion.dtype).eps ** 0.5 * norms
+  marked = jnp.where(lost, -1, expansion)
 
-  def as_defined() -> Array:
-    return jnp.where(
-      lost, _of_differences(_difference.direct_squared_distance, lhs, rhs, options), expansion
-    )
+  def as_defined(marked: Array) -> Array:
+    direct = _of_differences(_difference.direct_squared_distance, lhs, rhs, options)
+    return jnp.where(marked < 0, direct, marked)
 
-  return lax.cond(_anywhere(lost), as_defined, lambda: expansion)
+  any_lost = ~(_least(marked) >= 0)  # also where the least is NaN and hides what is lost elsewhere
+  return lax.cond(any_lost, as_defined, lambda marked: marked, marked)
 
 
 @jax.custom_batching.custom_vmap
-def _anywhere(condition: Array) -> Array:
-  """Whether it holds anywhere, in any item of a ``vmap``: so that a branch stays a branch."""
-  return jnp.any(condition)
+def _least(values: Array) -> Array:
+  """The minimum over everything, all items of a ``vmap`` included: so that a branch stays one."""
+  return jnp.min(values, initial=jnp.inf)
 
 
-@_anywhere.def_vmap
-def _anywhere_batched(axis_size: int, in_batched: list[bool], condition: Array) -> tuple:
+@_least.def_vmap
+def _least_batched(axis_size: int, in_batched: list[bool], values: Array) -> tuple:
   del axis_size, in_batched
-  return _anywhere(condition), False
+  return _least(values), False
 
 
 def absolute_distance(lhs: Array, rhs: Array, options: Options) -> Array:

@@ -1,0 +1,172 @@
+"""What the networks share: how a layer is made, batch normalisation, and the classifier."""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from kerv_jax.initializers import torch_kernel_init
+
+he_normal = nn.initializers.variance_scaling(2.0, "fan_out", "normal")
+"""N(0, 2 / fan_out) with fan_out = prod(window) * features, as in the residual networks' code.
+
+It keeps the variance of gradients, He et al., "Delving Deep into Rectifiers", ICCV 2015, eq. (14).
+"""
+
+
+def already_set(layer: Callable[..., Any]) -> Mapping[str, Any]:
+  """The keyword arguments that a `functools.partial` sets; none for anything else."""
+  return layer.keywords if isinstance(layer, functools.partial) else {}
+
+
+def make(layer: Callable[..., Any], **arguments: Any) -> Any:
+  """Calls a layer's class with arguments; what its partial sets goes before them."""
+  return layer(**(arguments | already_set(layer)))
+
+
+class BatchNorm(nn.Module):
+  """Batch normalisation over all axes but the last, with the arithmetic of PyTorch's.
+
+  It differs from `flax.linen.BatchNorm` in one thing: as in PyTorch, the variance that enters the
+  running average is the unbiased one (divided by n - 1), and the one that normalises is not. The
+  parameters (``scale``, ``bias``), the statistics (``mean``, ``var`` in ``batch_stats``) and the
+  normalisation are computed in float32 or wider, whatever the dtype of the features.
+
+  Attributes:
+    train: whether to normalise by the batch, and to update the running averages.
+    momentum: part of the old average that is kept. PyTorch counts the other part: its 0.1 is 0.9.
+    epsilon: added to the variance.
+    dtype: of the result; None for that of the input.
+    axis_name: axis of `jax.vmap` or `jax.shard_map` over which statistics are averaged too. Under
+      `jax.jit` with a batch sharded over devices they are global as it is.
+  """
+
+  train: bool
+  momentum: float = 0.9
+  epsilon: float = 1e-5
+  dtype: Any = None
+  axis_name: str | None = None
+
+  @nn.compact
+  def __call__(self, x: jax.Array) -> jax.Array:
+    """Normalises features, (..., features); the statistics are of that shape's last axis."""
+    shape = x.shape[-1:]
+    scale = self.param("scale", nn.initializers.ones, shape, jnp.float32)
+    bias = self.param("bias", nn.initializers.zeros, shape, jnp.float32)
+    average_mean = self.variable("batch_stats", "mean", jnp.zeros, shape, jnp.float32)
+    average_var = self.variable("batch_stats", "var", jnp.ones, shape, jnp.float32)
+
+    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    if self.train:
+      axis_name = None if self.is_initializing() else self.axis_name
+      mean, var, number = _moments(wide, axis_name)
+      if not self.is_initializing():
+        if number < 2:
+          raise ValueError(
+            "batch normalisation needs more than one value per feature in training, got features "
+            f"of shape {x.shape}"
+          )
+        unbiased = var * (number / (number - 1))
+        for average, value in ((average_mean, mean), (average_var, unbiased)):
+          average.value = self.momentum * average.value + (1 - self.momentum) * value
+    else:
+      mean, var = average_mean.value, average_var.value
+    y = (wide - mean) * (lax.rsqrt(var + self.epsilon) * scale) + bias
+    return y.astype(self.dtype or x.dtype)
+
+
+def _moments(x: jax.Array, axis_name: str | None) -> tuple[jax.Array, jax.Array, int]:
+  """Mean and biased variance of each feature, and the number of values they are taken over."""
+  axes = tuple(range(x.ndim - 1))
+  number = math.prod(x.shape[:-1])
+  mean, square = jnp.mean(x, axes), jnp.mean(lax.square(x), axes)
+  if axis_name is not None:
+    mean, square = lax.pmean((mean, square), axis_name)
+    number *= lax.axis_size(axis_name)
+  # One pass over the features; rounding may take the difference below 0.
+  return mean, jnp.maximum(square - lax.square(mean), 0), number
+
+
+@dataclasses.dataclass(frozen=True)
+class Layers:
+  """How a network makes its layers; the settings that are the same in all of them.
+
+  Attributes:
+    conv: class of the convolutions, called with the arguments of `flax.linen.Conv`.
+    train: whether batch normalisation is training.
+    dtype: of the computation; None for that of the input and the parameters.
+    axis_name: see `BatchNorm`.
+    kernel_init: of the convolutions' weights.
+  """
+
+  conv: Callable[..., Any]
+  train: bool
+  dtype: Any = None
+  axis_name: str | None = None
+  kernel_init: Callable[..., jax.Array] = he_normal
+
+  def convolution(self, features: int, window: int, stride: int = 1, *, name: str) -> Any:
+    """A convolution without bias, padded as in PyTorch: (window - 1) // 2 on every side.
+
+    ("SAME" with a stride of 2 pads an even image on one side only.)
+    """
+    kernel_size = already_set(self.conv).get("kernel_size", (window, window))
+    return make(
+      self.conv,
+      features=features,
+      kernel_size=kernel_size,
+      strides=(stride, stride),
+      padding=[((size - 1) // 2, (size - 1) // 2) for size in kernel_size],
+      use_bias=False,
+      kernel_init=self.kernel_init,
+      dtype=self.dtype,
+      name=name,
+    )
+
+  def first(self, stem: Callable[..., Any] | None) -> "Layers":
+    """The same, with another class of convolutions; None for this one."""
+    return self if stem is None else dataclasses.replace(self, conv=stem)
+
+  def norm(self, *, name: str) -> BatchNorm:
+    """Batch normalisation."""
+    return BatchNorm(self.train, dtype=self.dtype, axis_name=self.axis_name, name=name)
+
+
+def require_images(x: jax.Array, smallest: int = 1) -> None:
+  """Raises a ValueError unless x has the shape (batch, height, width, channels).
+
+  Args:
+    x: what the network was called with.
+    smallest: what height and width must be at least.
+  """
+  if x.ndim != 4 or min(x.shape[1:3]) < smallest:
+    raise ValueError(
+      "`x` must be images, (batch, height, width, channels) with height and width at least "
+      f"{smallest}, got shape {x.shape}"
+    )
+
+
+def classify(
+  x: jax.Array, num_classes: int, bias_init: Callable[..., jax.Array], *, name: str
+) -> jax.Array:
+  """Global average pooling and a dense layer, both in float32 or wider.
+
+  Args:
+    x: features, (batch, height, width, features).
+    num_classes: outputs of the layer.
+    bias_init: of the layer's bias; its weights start from PyTorch's default initialisation.
+    name: of the layer.
+
+  Returns:
+    Unnormalised scores, (batch, num_classes).
+  """
+  if num_classes < 1:
+    raise ValueError(f"`num_classes` must be at least 1, got {num_classes}")
+  x = jnp.mean(x, (1, 2), jnp.promote_types(x.dtype, jnp.float32))
+  return nn.Dense(num_classes, kernel_init=torch_kernel_init, bias_init=bias_init, name=name)(x)

@@ -34,7 +34,7 @@ class BatchNorm(nn.Module):
   """Batch normalisation over all axes but the last, with the arithmetic of PyTorch's.
 
   It differs from `flax.linen.BatchNorm` in one thing: as in PyTorch, the variance that enters the
-  running average is the unbiased one (divided by n - 1), and the one that normalises is not. The
+  running average is the unbiased one (divided by n - 1), while the one that normalises is not. The
   parameters (``scale``, ``bias``), the statistics (``mean``, ``var`` in ``batch_stats``) and the
   normalisation are computed in float32 or wider, whatever the dtype of the features.
 
@@ -55,42 +55,50 @@ class BatchNorm(nn.Module):
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
-    """Normalises features, (..., features); the statistics are of that shape's last axis."""
+    """Normalises each of the features, (..., features).
+
+    Raises:
+      ValueError: in training, if there is only one value of each feature.
+    """
     shape = x.shape[-1:]
     scale = self.param("scale", nn.initializers.ones, shape, jnp.float32)
     bias = self.param("bias", nn.initializers.zeros, shape, jnp.float32)
-    average_mean = self.variable("batch_stats", "mean", jnp.zeros, shape, jnp.float32)
-    average_var = self.variable("batch_stats", "var", jnp.ones, shape, jnp.float32)
+    mean_average = self.variable("batch_stats", "mean", jnp.zeros, shape, jnp.float32)
+    var_average = self.variable("batch_stats", "var", jnp.ones, shape, jnp.float32)
 
     wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
-    if self.train:
-      axis_name = None if self.is_initializing() else self.axis_name
-      mean, var, number = _moments(wide, axis_name)
-      if not self.is_initializing():
-        if number < 2:
-          raise ValueError(
-            "batch normalisation needs more than one value per feature in training, got features "
-            f"of shape {x.shape}"
-          )
-        unbiased = var * (number / (number - 1))
-        for average, value in ((average_mean, mean), (average_var, unbiased)):
-          average.value = self.momentum * average.value + (1 - self.momentum) * value
+    if self.train and not self.is_initializing():
+      mean, var, number = _moments(wide, mean_average.value, self.axis_name)
+      if number < 2:
+        raise ValueError(
+          "batch normalisation needs more than one value of each feature in training, got "
+          f"features of shape {x.shape}"
+        )
+      unbiased = var * (number / (number - 1))
+      for average, value in ((mean_average, mean), (var_average, unbiased)):
+        average.value = self.momentum * average.value + (1 - self.momentum) * value
     else:
-      mean, var = average_mean.value, average_var.value
+      mean, var = mean_average.value, var_average.value
     y = (wide - mean) * (lax.rsqrt(var + self.epsilon) * scale) + bias
     return y.astype(self.dtype or x.dtype)
 
 
-def _moments(x: jax.Array, axis_name: str | None) -> tuple[jax.Array, jax.Array, int]:
-  """Mean and biased variance of each feature, and the number of values they are taken over."""
+def _moments(
+  x: jax.Array, origin: jax.Array, axis_name: str | None
+) -> tuple[jax.Array, jax.Array, int]:
+  """Mean and biased variance of each feature, and the number of values of each.
+
+  They are taken about an origin, in one pass: E (x - o)^2 - (E (x - o))^2 cancels where the mean is
+  far from the origin, as it would be from 0 for kernel functions whose values hardly vary.
+  """
   axes = tuple(range(x.ndim - 1))
   number = math.prod(x.shape[:-1])
+  x = x - lax.stop_gradient(origin)
   mean, square = jnp.mean(x, axes), jnp.mean(lax.square(x), axes)
   if axis_name is not None:
     mean, square = lax.pmean((mean, square), axis_name)
     number *= lax.axis_size(axis_name)
-  # One pass over the features; rounding may take the difference below 0.
-  return mean, jnp.maximum(square - lax.square(mean), 0), number
+  return origin + mean, jnp.maximum(square - lax.square(mean), 0), number
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What the networks share: how a layer is made, batch normalisation, and the classifier."""
+"""What the networks share: how layers are made, batch normalisation, pooling, the classifier."""
 
 import dataclasses
 import functools
@@ -27,7 +27,7 @@ def already_set(layer: Callable[..., Any]) -> Mapping[str, Any]:
 
 def make(layer: Callable[..., Any], **arguments: Any) -> Any:
   """Calls a layer's class with arguments; what its partial sets goes before them."""
-  return layer(**(arguments | already_set(layer)))
+  return layer(**{**arguments, **already_set(layer)})
 
 
 class BatchNorm(nn.Module):
@@ -158,6 +158,24 @@ def require_images(x: jax.Array, smallest: int = 1) -> None:
       "`x` must be images, (batch, height, width, channels) with height and width at least "
       f"{smallest}, got shape {x.shape}"
     )
+
+
+def pool_pairs(x: jax.Array, reduction: Callable[..., jax.Array]) -> jax.Array:
+  """Reduces windows of 2x2 by a reshape; an odd last row or column is dropped.
+
+  On CPU that is faster than `flax.linen.max_pool`, whose gradient takes 30 % of a training step of
+  LeNet-5.
+  """
+  batch, height, width, features = x.shape
+  height, width = height // 2, width // 2
+  windows = x[:, : 2 * height, : 2 * width].reshape(batch, height, 2, width, 2, features)
+  return reduction(windows, axis=(2, 4))
+
+
+def max_pool(x: jax.Array, stride: int) -> jax.Array:
+  """Maxima over windows of 3x3, with one row and column of padding on every side."""
+  padding = ((1, 1), (1, 1))
+  return nn.max_pool(x, (3, 3), (stride, stride), padding)  # pyright: ignore[reportArgumentType]
 
 
 def classify(

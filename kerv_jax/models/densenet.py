@@ -7,7 +7,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from kerv_jax.models._layers import Layers, classify, require_images
+from kerv_jax.models._layers import Layers, classify, pool_pairs, require_images
 
 __all__ = ["DenseNet"]
 
@@ -38,7 +38,7 @@ class _Transition(nn.Module):
   def __call__(self, x: jax.Array) -> jax.Array:
     y = nn.relu(self.layers.norm(name="norm")(x))
     y = self.layers.convolution(x.shape[-1], 1, name="conv")(y)
-    return nn.avg_pool(y, (2, 2), (2, 2))
+    return pool_pairs(y, jnp.mean)
 
 
 class DenseNet(nn.Module):

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from kerv_jax.initializers import torch_bias_init, torch_kernel_init
-from kerv_jax.models._layers import Layers, classify, require_images
+from kerv_jax.models._layers import Layers, classify, max_pool, require_images
 
 __all__ = ["GoogLeNet"]
 
@@ -71,13 +71,8 @@ class _Inception(nn.Module):
     five = convolution(x, widths.five_before, 1, "branch3_0")
     five = convolution(five, widths.five, 3, "branch3_1")
     five = convolution(five, widths.five, 3, "branch3_2")
-    pool = convolution(_max_pool(x, stride=1), widths.pool, 1, "branch4_1")
+    pool = convolution(max_pool(x, stride=1), widths.pool, 1, "branch4_1")
     return jnp.concatenate([one, three, five, pool], axis=-1)
-
-
-def _max_pool(x: jax.Array, stride: int) -> jax.Array:
-  """Maxima over 3x3, padded by 1."""
-  return nn.max_pool(x, (3, 3), (stride, stride), [(1, 1), (1, 1)])
 
 
 class GoogLeNet(nn.Module):
@@ -93,7 +88,8 @@ class GoogLeNet(nn.Module):
   biases). A kervolution adds none but the hyperparameters that it learns.
 
   Every weight starts from PyTorch's default initialisation, as there. Batch normalisation is
-  PyTorch's. Weights are named as in torchvision's GoogLeNet, with ``_`` for the dot before a number.
+  PyTorch's. Weights are named as in torchvision's GoogLeNet, with ``_`` for the dot before a
+  number.
 
   Attributes:
     num_classes: outputs of the last layer.
@@ -147,5 +143,5 @@ class GoogLeNet(nn.Module):
     inception = nn.remat(_Inception) if self.remat else _Inception
     x = _Convolution(192, 3, layers.first(self.stem), name="conv1")(x)
     for name, widths in _MODULES.items():
-      x = _max_pool(x, stride=2) if widths is None else inception(widths, layers, name=name)(x)
+      x = max_pool(x, stride=2) if widths is None else inception(widths, layers, name=name)(x)
     return classify(x, self.num_classes, torch_bias_init(x.shape[-1]), name="fc")

@@ -8,86 +8,67 @@ import jax
 import jax.numpy as jnp
 
 from kerv_jax.initializers import torch_bias_init
-from kerv_jax.models._layers import Layers, classify, require_images
+from kerv_jax.models._layers import Layers, classify, max_pool, require_images
 
 __all__ = ["CifarResNet", "ResNet", "ResNet18", "ResNet34", "ResNet50", "ResNet101"]
 
 
-class _BasicBlock(nn.Module):
-  """Two 3x3 convolutions beside a shortcut."""
+class _Block(nn.Module):
+  """Convolutions beside a shortcut: two of 3x3, or a bottleneck of 1x1, 3x3 and 1x1.
+
+  Attributes:
+    features: of the convolutions; the last of a bottleneck has four times as many.
+    stride: of the first 3x3 convolution.
+    bottleneck: which of the two.
+    shortcut: what leads to another shape: "project", a 1x1 convolution and batch normalisation, or
+      "pad", every stride-th row and column with zeros for the missing features at the end.
+    layers: how they are made.
+  """
 
   features: int
   stride: int
-  layers: Layers
+  bottleneck: bool
   shortcut: Literal["project", "pad"]
-  expansion = 1
+  layers: Layers
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
-    conv, norm = self.layers.convolution, self.layers.norm
-    y = conv(self.features, 3, self.stride, name="conv1")(x)
-    y = nn.relu(norm(name="bn1")(y))
-    y = conv(self.features, 3, name="conv2")(y)
-    y = norm(name="bn2")(y)
-    return nn.relu(y + _shortcut(self, x, y.shape))
+    plan = [(self.features, 3, self.stride), (self.features, 3, 1)]
+    if self.bottleneck:
+      plan = [(self.features, 1, 1), (self.features, 3, self.stride), (4 * self.features, 1, 1)]
+    y = x
+    for i, (features, window, stride) in enumerate(plan, start=1):
+      y = self.layers.convolution(features, window, stride, name=f"conv{i}")(y)
+      y = self.layers.norm(name=f"bn{i}")(y)
+      y = y if i == len(plan) else nn.relu(y)
+    return nn.relu(y + self._shortcut(x, y.shape[-1]))
 
-
-class _Bottleneck(nn.Module):
-  """1x1, 3x3 and 1x1 convolutions beside a shortcut; the 3x3 one has the stride."""
-
-  features: int
-  stride: int
-  layers: Layers
-  shortcut: Literal["project", "pad"]
-  expansion = 4
-
-  @nn.compact
-  def __call__(self, x: jax.Array) -> jax.Array:
-    conv, norm = self.layers.convolution, self.layers.norm
-    y = conv(self.features, 1, name="conv1")(x)
-    y = nn.relu(norm(name="bn1")(y))
-    y = conv(self.features, 3, self.stride, name="conv2")(y)
-    y = nn.relu(norm(name="bn2")(y))
-    y = conv(self.expansion * self.features, 1, name="conv3")(y)
-    y = norm(name="bn3")(y)
-    return nn.relu(y + _shortcut(self, x, y.shape))
-
-
-def _shortcut(
-  block: _BasicBlock | _Bottleneck, x: jax.Array, shape: tuple[int, ...]
-) -> jax.Array:
-  """The input in the shape of the block's output, by a projection or by zeros."""
-  if block.stride == 1 and x.shape[-1] == shape[-1]:
-    return x
-  if block.shortcut == "pad":
-    if shape[-1] < x.shape[-1]:
+  @nn.nowrap
+  def _shortcut(self, x: jax.Array, features: int) -> jax.Array:
+    """The input in the shape of the output."""
+    if self.stride == 1 and x.shape[-1] == features:
+      return x
+    if self.shortcut == "project":
+      x = self.layers.convolution(features, 1, self.stride, name="downsample_0")(x)
+      return self.layers.norm(name="downsample_1")(x)
+    if features < x.shape[-1]:
       raise ValueError(
-        f"a shortcut without parameters cannot lead from {x.shape[-1]} features to {shape[-1]}: "
-        "a layer must not have fewer features than the one before"
+        f"a shortcut without parameters cannot lead from {x.shape[-1]} features to {features}: "
+        "no layer may have fewer than the one before"
       )
-    x = x[:, :: block.stride, :: block.stride]
-    return jnp.pad(x, ((0, 0), (0, 0), (0, 0), (0, shape[-1] - x.shape[-1])))
-  x = block.layers.convolution(shape[-1], 1, block.stride, name="downsample_0")(x)
-  return block.layers.norm(name="downsample_1")(x)
+    x = x[:, :: self.stride, :: self.stride]
+    return jnp.pad(x, ((0, 0), (0, 0), (0, 0), (0, features - x.shape[-1])))
 
 
 def _stages(
-  x: jax.Array,
-  layers: Layers,
-  block: type[_BasicBlock | _Bottleneck],
-  shortcut: Literal["project", "pad"],
-  *,
-  width: int,
-  sizes: Sequence[int],
-  remat: bool,
+  x: jax.Array, sizes: Sequence[int], width: int, *, remat: bool, **options: Any
 ) -> jax.Array:
   """Stages of blocks; each stage but the first halves the image and doubles the features."""
-  make = nn.remat(block) if remat else block
+  block = nn.remat(_Block) if remat else _Block
   for stage, blocks in enumerate(sizes):
     for i in range(blocks):
       stride = 2 if stage > 0 and i == 0 else 1
-      name = f"layer{stage + 1}_{i}"
-      x = make(width * 2**stage, stride, layers, shortcut, name=name)(x)
+      x = block(width * 2**stage, stride, name=f"layer{stage + 1}_{i}", **options)(x)
   return x
 
 
@@ -174,8 +155,8 @@ class CifarResNet(nn.Module):
     layers = Layers(self.conv, train, self.dtype, self.axis_name)
     x = layers.first(self.stem).convolution(16, 3, name="conv1")(x)
     x = nn.relu(layers.norm(name="bn1")(x))
-    sizes = (self.depth // 6,) * 3
-    x = _stages(x, layers, _BasicBlock, "pad", width=16, sizes=sizes, remat=self.remat)
+    options = {"bottleneck": False, "shortcut": "pad", "layers": layers}
+    x = _stages(x, (self.depth // 6,) * 3, 16, remat=self.remat, **options)
     return classify(x, self.num_classes, nn.initializers.zeros, name="fc")
 
 
@@ -238,9 +219,9 @@ class ResNet(nn.Module):
     layers = Layers(self.conv, train, self.dtype, self.axis_name)
     x = layers.first(self.stem).convolution(64, 7, 2, name="conv1")(x)
     x = nn.relu(layers.norm(name="bn1")(x))
-    x = nn.max_pool(x, (3, 3), (2, 2), [(1, 1), (1, 1)])
-    block = _Bottleneck if self.bottleneck else _BasicBlock
-    x = _stages(x, layers, block, "project", width=64, sizes=self.stage_sizes, remat=self.remat)
+    x = max_pool(x, stride=2)
+    options = {"bottleneck": self.bottleneck, "shortcut": "project", "layers": layers}
+    x = _stages(x, self.stage_sizes, 64, remat=self.remat, **options)
     bias_init = torch_bias_init(x.shape[-1])
     return classify(x, self.num_classes, bias_init, name="fc")
 
@@ -250,20 +231,20 @@ class ResNet18(ResNet):
 
 
 class ResNet34(ResNet):
-  """`ResNet` of 34 layers: 21,797,672 parameters for 1000 classes and 3 channels."""
+  """`ResNet` of 34 layers: 21,797,672 parameters, counted as above."""
 
   stage_sizes: Sequence[int] = (3, 4, 6, 3)
 
 
 class ResNet50(ResNet):
-  """`ResNet` of 50 layers, with bottlenecks: 25,557,032 parameters for 1000 classes, 3 channels."""
+  """`ResNet` of 50 layers, with bottlenecks: 25,557,032 parameters, counted as above."""
 
   stage_sizes: Sequence[int] = (3, 4, 6, 3)
   bottleneck: bool = True
 
 
 class ResNet101(ResNet):
-  """`ResNet` of 101 layers, with bottlenecks: 44,549,160 parameters for 1000 classes, 3 channels."""
+  """`ResNet` of 101 layers, with bottlenecks: 44,549,160 parameters, counted as above."""
 
   stage_sizes: Sequence[int] = (3, 4, 23, 3)
   bottleneck: bool = True

@@ -21,12 +21,27 @@ It keeps the variance of gradients, He et al., "Delving Deep into Rectifiers", I
 
 
 def already_set(layer: Callable[..., Any]) -> Mapping[str, Any]:
-  """The keyword arguments that a `functools.partial` sets; none for anything else."""
+  """The keyword arguments that a partial sets.
+
+  Args:
+    layer: a layer's class, or a `functools.partial` or another callable that makes it.
+
+  Returns:
+    Them by name; none for anything but a `functools.partial`.
+  """
   return layer.keywords if isinstance(layer, functools.partial) else {}
 
 
 def make(layer: Callable[..., Any], **arguments: Any) -> Any:
-  """Calls a layer's class with arguments; what its partial sets goes before them."""
+  """Makes a layer; what its partial sets goes before the network's arguments.
+
+  Args:
+    layer: as for `already_set`.
+    **arguments: of the network.
+
+  Returns:
+    The layer.
+  """
   return layer(**{**arguments, **already_set(layer)})
 
 
@@ -165,6 +180,13 @@ def pool_pairs(x: jax.Array, reduction: Callable[..., jax.Array]) -> jax.Array:
 
   On CPU that is faster than `flax.linen.max_pool`, whose gradient takes 30 % of a training step of
   LeNet-5.
+
+  Args:
+    x: features, (batch, height, width, features).
+    reduction: such as `jnp.max`, called with the windows and ``axis``.
+
+  Returns:
+    Features, (batch, height // 2, width // 2, features).
   """
   batch, height, width, features = x.shape
   height, width = height // 2, width // 2
@@ -173,7 +195,15 @@ def pool_pairs(x: jax.Array, reduction: Callable[..., jax.Array]) -> jax.Array:
 
 
 def max_pool(x: jax.Array, stride: int) -> jax.Array:
-  """Maxima over windows of 3x3, with one row and column of padding on every side."""
+  """Maxima over windows of 3x3, with one row and column of padding on every side.
+
+  Args:
+    x: features, (batch, height, width, features).
+    stride: of the windows.
+
+  Returns:
+    Features; height and width are divided by the stride and rounded up.
+  """
   padding = ((1, 1), (1, 1))
   return nn.max_pool(x, (3, 3), (stride, stride), padding)  # pyright: ignore[reportArgumentType]
 

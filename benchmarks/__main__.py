@@ -1,16 +1,194 @@
-"""The command line of the measurements."""
+"""The command line: `python -m benchmarks --help`. Needs jax, flax and optax alone."""
 
-import tyro
+import argparse
+import dataclasses
+import pathlib
+import shlex
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
 
-from benchmarks.accuracy import accuracy
+import jax
+
+from benchmarks import (
+  accuracy,
+  compilation,
+  correctness,
+  growth,
+  operator,
+  report,
+  step,
+  targets,
+)
+from benchmarks.measure import limits
+from benchmarks.results import Results, load
+from benchmarks.shapes import SHAPES
+
+FOLDER = pathlib.Path("results/speed")
 
 
-def main() -> None:
-  """Runs the measurement that is named on the command line."""
-  tyro.extras.subcommand_cli_from_dict(
-    {"accuracy": accuracy}, prog="python -m benchmarks", description=__doc__
+def _parser() -> argparse.ArgumentParser:
+  parser = argparse.ArgumentParser("python -m benchmarks", description=__doc__)
+  commands = parser.add_subparsers(dest="command", required=True)
+
+  def add(name: str, text: str, *, out: bool = True) -> argparse.ArgumentParser:
+    command = commands.add_parser(name, help=text, description=text)
+    if out:
+      file = f"{FOLDER}/{name}-BACKEND.json"
+      command.add_argument("--out", type=pathlib.Path, help=f"file to write; default {file}")
+    return command
+
+  def add_check(command: argparse.ArgumentParser) -> None:
+    text = f"exit with 1 if a target is missed, times by more than {targets.NOISE}"
+    command.add_argument("--check", action="store_true", help=text)
+
+  plan = operator.Plan()
+  command = add("operator", "time and memory of the operator's kernels beside convolution")
+  command.add_argument("--quick", action="store_true", help="few of everything, under a minute")
+  for name, values in (("shapes", SHAPES), ("rivals", plan.rivals), ("modes", plan.modes)):
+    text = f"default all of: {', '.join(values)}"
+    command.add_argument(f"--{name}", nargs="+", choices=[*values], metavar="NAME", help=text)
+  command.add_argument("--rounds", type=int, help=f"of a comparison; default {plan.rounds}")
+  text = f"after which a comparison stops early; default {plan.seconds:g}"
+  command.add_argument("--seconds", type=float, help=text)
+  text = "leave out resident memory, which needs a fresh process for each rival"
+  command.add_argument("--no-peak", action="store_true", help=text)
+  command.add_argument("--no-compile", action="store_true", help="leave out compile times")
+  add_check(command)
+  command = add("step", "time of a step of training beside that of the convolutional twin")
+  command.add_argument("--quick", action="store_true", help="LeNet-5 only, few rounds")
+  add_check(command)
+  command = add("growth", "how time and memory grow with each size of a layer")
+  command.add_argument("--quick", action="store_true", help="few rounds")
+  add("correctness", "values and gradients on this device against float64 on the host")
+  command = add("accuracy", "table of errors of the squared distance, docs/accuracy.md", out=False)
+  command.add_argument("--out", type=pathlib.Path, default=pathlib.Path("docs/accuracy.md"))
+  command = add("report", "page and README section from the files of results", out=False)
+  command.add_argument("--folder", type=pathlib.Path, default=FOLDER)
+  command.add_argument("--readme", type=pathlib.Path, help="file to put the section into")
+  return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  """Runs a benchmark.
+
+  Args:
+    argv: arguments after `python -m benchmarks`; None is those of this process.
+
+  Returns:
+    The exit code: 0, or 1 if a check fails.
+  """
+  argv = sys.argv[1:] if argv is None else list(argv)
+  parser = _parser()
+  args = parser.parse_args(argv)
+  if getattr(args, "rounds", None) is not None and args.rounds < 3:
+    parser.error(f"argument --rounds: must be at least 3, got {args.rounds}")
+  if args.command == "accuracy":
+    accuracy.accuracy(args.out)
+    return 0
+  if args.command == "report":
+    return _report(args.folder, args.readme)
+  out = args.out or FOLDER / f"{args.command}-{jax.default_backend()}.json"
+  results = Results(out, shlex.join(["python", "-m", "benchmarks", *argv]))
+  run = {"operator": _operator, "step": _step, "growth": _growth, "correctness": _correctness}
+  failures = run[args.command](args, results)
+  print(f"\nwritten to {out}")
+  for failure in failures:
+    print(f"missed: {failure}", file=sys.stderr)
+  return int(bool(failures))
+
+
+def _collect(
+  rows: Iterable[dict[str, Any]], results: Results, label: Any, *, entry: str = "rows"
+) -> list[dict[str, Any]]:
+  """Rows as they come: printed and written one by one."""
+  found: list[dict[str, Any]] = []
+  start = time.perf_counter()
+  for row in rows:
+    found.append(row)
+    results.set(**{entry: found})
+    print(f"{time.perf_counter() - start:6.1f} s  {label(row)}", flush=True)
+  return found
+
+
+def _ratio(row: dict[str, Any]) -> str:
+  return f"{row['ratio']:.2f} [{row['low']:.2f}, {row['high']:.2f}]"
+
+
+def _peak(row: dict[str, Any]) -> str:
+  peak = row["peak_bytes"]
+  size = "unknown" if peak is None else f"{peak / 1e6:.1f} MB"
+  return f"{row['shape']}, {row['rival']}: resident at the peak {size}"
+
+
+def _operator(args: argparse.Namespace, results: Results) -> list[str]:
+  plan = operator.QUICK if args.quick else operator.Plan()
+  given = {name: getattr(args, name) for name in ("shapes", "rivals", "modes", "rounds", "seconds")}
+  plan = dataclasses.replace(plan, **{k: v for k, v in given.items() if v is not None})
+  rates = limits()
+  results.set(limits=dataclasses.asdict(rates))
+  rows = _collect(operator.rows(plan, rates), results, operator.label)
+  if not (args.quick or args.no_compile):
+    results.set(compile=list(compilation.rows()))
+    print("\n" + report.compilation(results.content["compile"]))
+  peaks: list[dict[str, Any]] = []
+  if jax.default_backend() == "cpu" and not (args.quick or args.no_peak):
+    peaks = _collect(operator.peaks(rows), results, _peak, entry="peaks")
+  for mode in plan.modes:
+    print(f"\n{mode}: time over that of a convolution\n\n{report.times(rows, mode, plan.shapes)}")
+  if targets.MODE in plan.modes:
+    print(f"\nscratch / peak memory, MB\n\n{report.memory(rows, peaks, plan.shapes)}")
+    print(f"\nshare of the machine's operations / bytes, %\n\n{report.limits(rows, plan.shapes)}")
+    print(f"\nsix shapes, forward + backward\n\n{report.summary(rows)}")
+  return targets.failures(rows, peaks) if args.check else []
+
+
+def _step(args: argparse.Namespace, results: Results) -> list[str]:
+  quick = {"networks": ("LeNet-5",), "rounds": 15, "seconds": 4.0} if args.quick else {}
+  rows = _collect(
+    step.rows(**quick), results, lambda r: f"{r['network']}, {r['kernel']}: {_ratio(r)}"
   )
+  print(f"\n{report.steps(rows)}")
+  return step.failures(rows, targets.NOISE) if args.check else []
+
+
+def _growth(args: argparse.Namespace, results: Results) -> list[str]:
+  quick = {"rounds": 3, "seconds": 0.3} if args.quick else {}
+  rows = _collect(
+    growth.rows(**quick),
+    results,
+    lambda r: f"{r['what']} {r['size']}, {r['rival']}: {_ratio(r)}",
+  )
+  print(f"\n{report.slopes(rows)}")
+  return []
+
+
+def _correctness(args: argparse.Namespace, results: Results) -> list[str]:
+  del args
+  rows = _collect(
+    correctness.rows(),
+    results,
+    lambda r: f"{r['kernel']}, {r['dtype']}, {r['case']}: {r['error']:.1e} of {r['bound']:g}",
+  )
+  print(f"\n{report.checks(rows)}")
+  return [
+    f"{r['kernel']}, {r['dtype']}, {r['case']}: error {r['error']:.1e}, at most {r['bound']:g}"
+    for r in rows
+    if not r["ok"]
+  ]
+
+
+def _report(folder: pathlib.Path, readme: pathlib.Path | None) -> int:
+  results = load(sorted(folder.glob("*.json")))
+  page = folder / "README.md"
+  page.write_text(report.page(results))
+  print(f"written to {page}")
+  if readme is not None:
+    report.insert(readme, report.section(results))
+    print(f"written to {readme}")
+  return 0
 
 
 if __name__ == "__main__":
-  main()
+  sys.exit(main())

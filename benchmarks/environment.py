@@ -1,0 +1,48 @@
+"""Where and with what something was measured."""
+
+import importlib.metadata
+import os
+import platform
+import subprocess
+from typing import Any
+
+import jax
+
+
+def environment() -> dict[str, Any]:
+  """Machine, versions and commit, for the head of a file of results."""
+  device = jax.devices()[0]
+  versions = {}
+  for package in ("jax", "jaxlib", "flax", "optax", "numpy", "torch"):
+    try:
+      versions[package] = importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+      continue
+  return {
+    "backend": jax.default_backend(),
+    "device": device.device_kind if device.platform != "cpu" else _processor(),
+    "cores": os.cpu_count(),
+    "system": f"{platform.system()} {platform.machine()}",
+    "python": platform.python_version(),
+    "versions": versions,
+    "commit": _commit(),
+  }
+
+
+def _processor() -> str:
+  """The processor's name."""
+  try:
+    with open("/proc/cpuinfo") as info:
+      names = [line.split(":", 1)[1].strip() for line in info if line.startswith("model name")]
+    return names[0]
+  except (OSError, IndexError):
+    return platform.processor() or platform.machine()
+
+
+def _commit() -> str | None:
+  """The commit of the working tree, with a mark if there are changes; None outside of git."""
+  command = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+  try:
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+  except (OSError, subprocess.CalledProcessError):
+    return None

@@ -1,0 +1,183 @@
+"""Time side by side, memory, work, and the limits of the machine."""
+
+import dataclasses
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+Call = Callable[[int], None]
+"""Runs something so many times, one after another, to the end."""
+
+_SAMPLE_SECONDS = 0.003  # a sample repeats what is timed until it takes about this long
+_REST_SECONDS = 0.002  # between samples: threads of the one before may still spin
+_NO_YNN_FUSION: dict[str, str | bool] = {"xla_cpu_experimental_ynn_fusion_type": ""}
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+  """A rival's time beside the baseline's, alternating round by round.
+
+  Attributes:
+    milliseconds: median of the rival's.
+    baseline_milliseconds: median of the baseline's.
+    ratio: of the two.
+    low: 10th percentile of the ratio in a round.
+    high: 90th percentile.
+    rounds: how many.
+  """
+
+  milliseconds: float
+  baseline_milliseconds: float
+  ratio: float
+  low: float
+  high: float
+  rounds: int
+
+  def row(self) -> dict[str, float | int]:
+    """Its fields to four digits."""
+    fields = dataclasses.asdict(self).items()
+    return {k: float(f"{v:.4g}") if isinstance(v, float) else v for k, v in fields}
+
+
+def compare(rival: Call, baseline: Call, *, rounds: int, seconds: float) -> Comparison:
+  """Times a rival right beside a baseline.
+
+  Args:
+    rival: is called once to warm up.
+    baseline: likewise.
+    rounds: of one sample each, in an order that alternates; at least 3.
+    seconds: to stop after, once there are 3 rounds.
+
+  Returns:
+    The medians, their ratio and its spread.
+  """
+  repeats = {call: _repeats(call) for call in (rival, baseline)}
+  times: dict[Call, list[float]] = {rival: [], baseline: []}
+  start = time.perf_counter()
+  while len(times[rival]) < rounds:
+    if len(times[rival]) >= 3 and time.perf_counter() - start > seconds:
+      break
+    order = (baseline, rival) if len(times[rival]) % 2 else (rival, baseline)
+    for call in order:
+      time.sleep(_REST_SECONDS)
+      times[call].append(_seconds(call, repeats[call]))
+  ratios = [a / b for a, b in zip(times[rival], times[baseline], strict=True)]
+  tenths = statistics.quantiles(ratios, n=10, method="inclusive")
+  mine, theirs = (statistics.median(times[call]) for call in (rival, baseline))
+  return Comparison(1e3 * mine, 1e3 * theirs, mine / theirs, tenths[0], tenths[-1], len(ratios))
+
+
+def _repeats(call: Call) -> int:
+  """How many runs make a sample."""
+  call(1)
+  return max(1, round(_SAMPLE_SECONDS / max(_seconds(call, 1), 1e-6)))
+
+
+def _seconds(call: Call, number: int) -> float:
+  """What one of so many runs takes."""
+  start = time.perf_counter()
+  call(number)
+  return (time.perf_counter() - start) / number
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+  """A compiled program and what the compiler says of it.
+
+  Attributes:
+    call: runs it with the arguments that it was compiled for.
+    compile_seconds: of tracing, lowering and compiling.
+    temp_bytes: scratch memory, without what the CPU compiler's YNN fusion hides.
+    flops: that the compiler counts; a loop's body counts once.
+    bytes_accessed: likewise.
+  """
+
+  call: Call
+  compile_seconds: float
+  temp_bytes: int
+  flops: float
+  bytes_accessed: float
+
+
+def compiled(function: Callable[..., Any], *arguments: Any) -> Program:
+  """Compiles a function.
+
+  Args:
+    function: to be compiled.
+    arguments: it is called with, on the device.
+
+  Returns:
+    The program.
+  """
+  start = time.perf_counter()
+  lowered = jax.jit(lambda *args: function(*args)).lower(*arguments)
+  program = lowered.compile()
+  seconds = time.perf_counter() - start
+  on_cpu = jax.default_backend() == "cpu"
+  analysed = lowered.compile(compiler_options=_NO_YNN_FUSION) if on_cpu else program
+  memory, cost = analysed.memory_analysis(), analysed.cost_analysis() or {}
+  assert memory is not None  # both CPU and GPU tell
+
+  def call(number: int) -> None:
+    result = None
+    for _ in range(number):
+      result = program(*arguments)
+      if on_cpu:  # where runs that do not wait for each other could overlap
+        jax.block_until_ready(result)
+    jax.block_until_ready(result)
+
+  return Program(
+    call,
+    compile_seconds=seconds,
+    temp_bytes=memory.temp_size_in_bytes,
+    flops=float(cost.get("flops", 0)),
+    bytes_accessed=float(cost.get("bytes accessed", 0)),
+  )
+
+
+def compile_seconds(function: Callable[..., Any], *arguments: Any) -> float:
+  """Median of three compilations from nothing, tracing and lowering included."""
+  times = []
+  for _ in range(3):
+    jax.clear_caches()
+    start = time.perf_counter()
+    jax.jit(lambda *args: function(*args)).lower(*arguments).compile()
+    times.append(time.perf_counter() - start)
+  return statistics.median(times)
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+  """What the device does at best.
+
+  Attributes:
+    flops_per_second: of a square matrix product in float32, at the default precision.
+    bytes_per_second: read and written by an array plus one.
+  """
+
+  flops_per_second: float
+  bytes_per_second: float
+
+
+def limits() -> Limits:
+  """Measures them; about a second."""
+  size = 2048 if jax.default_backend() == "cpu" else 8192
+  number = 2**25 if jax.default_backend() == "cpu" else 2**28
+
+  def ones(*shape: int) -> Array:
+    return jax.device_put(jnp.ones(shape, jnp.float32))
+
+  product = compiled(lambda a, b: lax.dot(a, b), ones(size, size), ones(size, size))
+  copy = compiled(lambda a: a + 1, ones(number))
+  return Limits(2 * size**3 / _fastest(product.call), 2 * 4 * number / _fastest(copy.call))
+
+
+def _fastest(call: Call) -> float:
+  """The least of ten times, in seconds."""
+  call(1)
+  return min(_seconds(call, 1) for _ in range(10))

@@ -1,0 +1,148 @@
+"""The operator's kernels beside convolution and other ways to compute them."""
+
+import dataclasses
+import importlib.util
+import math
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+
+from benchmarks import rivals
+from benchmarks.measure import Comparison, Limits, Program, compare, compiled
+from benchmarks.shapes import SHAPES, TARGETED, Shape
+from benchmarks.worker import Worker
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+  """What to measure.
+
+  Attributes:
+    shapes: by name.
+    rivals: by name.
+    modes: "forward" and "forward + backward".
+    rounds: of each comparison.
+    seconds: after which a comparison stops early.
+  """
+
+  shapes: Sequence[str] = tuple(SHAPES)
+  rivals: Sequence[str] = (*rivals.JAX_RIVALS, *rivals.TORCH_RIVALS)
+  modes: Sequence[str] = ("forward", "forward + backward")
+  rounds: int = 25
+  seconds: float = 4.0
+
+
+QUICK = Plan(
+  shapes=[shape.name for shape in TARGETED],
+  rivals=[f"{rivals.BASELINE} + ReLU", "linear", "polynomial", "Gaussian", "L1"],
+  modes=["forward + backward"],
+  rounds=7,
+  seconds=0.7,
+)
+"""Under a minute."""
+
+
+def rows(plan: Plan, limits: Limits) -> Iterator[dict[str, Any]]:
+  """Measures everything in a plan, one row for each shape, mode and rival.
+
+  Args:
+    plan: what to measure.
+    limits: of the machine.
+
+  Yields:
+    A row; one with "skipped" says why there is no measurement.
+  """
+  for name in plan.shapes:
+    shape = SHAPES[name]
+    operands = shape.operands()
+    for mode in plan.modes:
+      backward = mode != "forward"
+
+      def program(rival: str, backward: bool = backward, shape: Shape = shape) -> Any:
+        return rivals.program(rivals.layer(rival, shape), backward=backward)
+
+      baseline = compiled(program(rivals.BASELINE), *operands)
+      for rival in plan.rivals:
+        row = {"shape": name, "mode": mode, "rival": rival}
+        reason = _unfit(rival, shape)
+        if reason:
+          yield row | {"skipped": reason}
+        elif rival in rivals.TORCH_RIVALS:
+          with Worker(rival, shape, backward=backward) as worker:
+            comparison = compare(worker, baseline.call, rounds=plan.rounds, seconds=plan.seconds)
+            yield row | comparison.row()
+        else:
+          mine = compiled(program(rival), *operands)
+          comparison = compare(mine.call, baseline.call, rounds=plan.rounds, seconds=plan.seconds)
+          yield row | comparison.row() | _work(mine, baseline, comparison, shape, limits)
+
+
+def _work(
+  mine: Program, baseline: Program, comparison: Comparison, shape: Shape, limits: Limits
+) -> dict[str, float | int]:
+  """Memory and work of a program, and the part of the machine's limits that it achieves."""
+  seconds = comparison.milliseconds / 1e3
+  return {
+    "temp_bytes": mine.temp_bytes,
+    "baseline_temp_bytes": baseline.temp_bytes,
+    "out_bytes": 4 * math.prod(shape.out),
+    "in_bytes": 4 * math.prod(shape.lhs),
+    "flops": mine.flops,
+    "bytes_accessed": mine.bytes_accessed,
+    "share_of_flops": float(f"{mine.flops / seconds / limits.flops_per_second:.3g}"),
+    "share_of_bandwidth": float(f"{mine.bytes_accessed / seconds / limits.bytes_per_second:.3g}"),
+    "compile_seconds": round(mine.compile_seconds, 3),
+    "baseline_compile_seconds": round(baseline.compile_seconds, 3),
+  }
+
+
+def peaks(rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+  """Measures resident memory of one run at its peak, forward and backward, in a fresh process each.
+
+  Args:
+    rows: of the times.
+
+  Yields:
+    A row for each shape and rival in them, and for each shape's convolution.
+  """
+  wanted = [(row["shape"], rivals.BASELINE) for row in rows]
+  wanted += [(row["shape"], row["rival"]) for row in rows if "skipped" not in row]
+  for name, rival in dict.fromkeys(wanted):
+    with Worker(rival, SHAPES[name], backward=True) as worker:
+      yield {"shape": name, "rival": rival, "peak_bytes": worker.peak_bytes}
+
+
+def _unfit(rival: str, shape: Shape) -> str | None:
+  """Why a rival cannot run on a shape here; None if it can."""
+  if rival in rivals.TORCH_RIVALS:
+    if not shape.planar:
+      return "not written for this rank or these groups"
+    if importlib.util.find_spec("torch") is None:
+      return "PyTorch is not installed"
+  needed, there = rivals.bytes_of_patches(rival, shape), _free_bytes()
+  if needed > there:
+    return f"needs about {needed / 2**30:.1f} GiB, {there / 2**30:.1f} GiB are free"
+  return None
+
+
+def _free_bytes() -> int:
+  """Memory that is free on the device."""
+  if jax.default_backend() != "cpu":
+    stats = jax.devices()[0].memory_stats() or {}
+    return stats.get("bytes_limit", 2**33) - stats.get("bytes_in_use", 0)
+  try:
+    with open("/proc/meminfo") as info:
+      lines = dict(line.split(":", 1) for line in info)
+    return 1024 * int(lines["MemAvailable"].split()[0])
+  except (OSError, KeyError):
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+
+
+def label(row: dict[str, Any]) -> str:
+  """A line about a row."""
+  what = f"{row['shape']}, {row['mode']}, {row['rival']}: "
+  if "skipped" in row:
+    return what + f"skipped, {row['skipped']}"
+  return what + f"{row['ratio']:.2f} [{row['low']:.2f}, {row['high']:.2f}]"

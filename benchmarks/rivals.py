@@ -1,0 +1,95 @@
+"""What is timed: the operator's kernels, what they replace, and other ways to compute them."""
+
+import functools
+from collections.abc import Callable
+
+import jax
+from jax import Array, lax
+
+from benchmarks.shapes import Shape
+from kerv_jax import kernels, kerv_general_dilated
+
+Layer = Callable[[Array, Array], Array]
+"""From input and filters to output."""
+
+BASELINE = "convolution"
+KERNELS: dict[str, kernels.Kernel] = {
+  "linear": kernels.Linear(),
+  "polynomial": kernels.Polynomial(degree=3, balance=1.0),
+  "sigmoid": kernels.Sigmoid(),
+  "Gaussian": kernels.Gaussian(gamma=0.1),
+  "L2": kernels.L2(),
+  "Cauchy": kernels.Cauchy(),
+  "rational quadratic": kernels.RationalQuadratic(),
+  "L1": kernels.L1(),
+  "Laplacian": kernels.Laplacian(gamma=0.1),
+}
+"""Of the operator, by the name of the rival."""
+
+PATCHES = {f"patches: {name}": KERNELS[name] for name in ("polynomial", "Gaussian", "L1")}
+JAX_RIVALS = (f"{BASELINE} + ReLU", *KERNELS, *PATCHES)
+BROADCAST = ("polynomial", "Gaussian", "L1")
+"""Kernels that are timed in PyTorch by unfold and broadcast as well."""
+
+
+def broadcast(kernel: str) -> str:
+  """The rival's name."""
+  return f"PyTorch unfold, broadcast: {kernel}"
+
+
+TORCH_RIVALS = (
+  "PyTorch Conv2d",
+  *map(broadcast, BROADCAST),
+  *(f"PyTorch unfold, matmul: {name}" for name in ("polynomial", "Gaussian")),
+)
+
+
+def layer(rival: str, shape: Shape) -> Layer:
+  """A rival in JAX for a shape.
+
+  Args:
+    rival: BASELINE or one of JAX_RIVALS.
+    shape: of the layer.
+
+  Returns:
+    The function of input and filters.
+  """
+  options = shape.options()
+  convolution = functools.partial(lax.conv_general_dilated, **options)
+  if rival == BASELINE:
+    return convolution
+  if rival == f"{BASELINE} + ReLU":
+    return lambda lhs, rhs: jax.nn.relu(convolution(lhs, rhs))
+  if rival in PATCHES:
+    options |= {"method": "patches"}
+  kernel = PATCHES.get(rival) or KERNELS[rival]
+  return functools.partial(kerv_general_dilated, kernel_fn=kernel, **options)
+
+
+def program(function: Layer, *, backward: bool) -> Callable[[Array, Array, Array], tuple]:
+  """What is compiled and timed.
+
+  Args:
+    function: the layer.
+    backward: whether to take the gradients with respect to input and filters as well.
+
+  Returns:
+    A function of input, filters and the output's cotangent; its results are the output and, with
+    `backward`, the two gradients.
+  """
+
+  def forward(lhs: Array, rhs: Array, cotangent: Array) -> tuple:
+    del cotangent
+    return (function(lhs, rhs),)
+
+  def both(lhs: Array, rhs: Array, cotangent: Array) -> tuple:
+    out, pullback = jax.vjp(function, lhs, rhs)
+    return (out, *pullback(cotangent))
+
+  return both if backward else forward
+
+
+def bytes_of_patches(rival: str, shape: Shape) -> int:
+  """About what a rival that broadcasts patches against filters needs at once, in bytes."""
+  broadcast = rival in PATCHES or "broadcast" in rival
+  return 3 * 4 * shape.terms if broadcast else 0

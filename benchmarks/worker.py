@@ -1,0 +1,115 @@
+"""One rival in a process of its own: `python -m benchmarks.worker SPEC`.
+
+Says on its first line how much memory one run needed at most beyond what was there before, then
+runs as many times as each line of its input says and answers with an empty line. Of PyTorch and
+JAX it imports the one that it needs.
+"""
+
+import dataclasses
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from benchmarks.shapes import Shape
+
+
+class Worker:
+  """A rival in a process of its own.
+
+  Args:
+    rival: of `benchmarks.rivals`.
+    shape: of the layer.
+    backward: whether the gradients are taken as well.
+
+  Raises:
+    RuntimeError: with the end of its error output, if the process fails.
+
+  Attributes:
+    peak_bytes: resident memory of one run, at its peak, beyond what was there before; None where
+      the system does not tell.
+  """
+
+  def __init__(self, rival: str, shape: Shape, *, backward: bool):
+    spec = json.dumps({"rival": rival, "backward": backward, **dataclasses.asdict(shape)})
+    self._process = subprocess.Popen(
+      [sys.executable, "-m", "benchmarks.worker", spec],
+      stdin=subprocess.PIPE,
+      stdout=subprocess.PIPE,
+      stderr=subprocess.PIPE,
+      text=True,
+    )
+    self.peak_bytes: int | None = json.loads(self._answer())
+
+  def __call__(self, number: int) -> None:
+    """Runs the rival so many times."""
+    assert self._process.stdin is not None
+    self._process.stdin.write(f"{number}\n")
+    self._process.stdin.flush()
+    self._answer()
+
+  def __enter__(self) -> "Worker":
+    return self
+
+  def __exit__(self, *error: object) -> None:
+    self._process.kill()
+    self._process.communicate()
+
+  def _answer(self) -> str:
+    assert self._process.stdout is not None
+    line = self._process.stdout.readline()
+    if not line:
+      raise RuntimeError(f"a benchmark's process failed: {self._process.communicate()[1][-2000:]}")
+    return line
+
+
+def _resident(field: str) -> int | None:
+  """A field of this process's memory, in bytes, on Linux."""
+  try:
+    with open("/proc/self/status") as status:
+      lines = dict(line.split(":", 1) for line in status)
+    return 1024 * int(lines[field].split()[0])
+  except (OSError, KeyError):
+    return None
+
+
+def _peak(call: Callable[[int], Any]) -> int | None:
+  """Memory at the peak of one run beyond what was there before."""
+  try:
+    with open("/proc/self/clear_refs", "w") as refs:
+      refs.write("5")  # the peak so far is forgotten
+  except OSError:
+    return None
+  before = _resident("VmRSS")
+  call(1)
+  peak = _resident("VmHWM")
+  return None if before is None or peak is None else max(0, peak - before)
+
+
+def _call(spec: dict[str, Any]) -> Callable[[int], Any]:
+  """The rival, ready to run."""
+  rival, backward = spec.pop("rival"), spec.pop("backward")
+  fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in spec.items()}
+  shape = Shape(**fields)
+  if rival.startswith("PyTorch"):
+    from benchmarks.torch_rivals import layer as torch_layer
+
+    return torch_layer(rival, shape, backward=backward)
+  from benchmarks.measure import compiled
+  from benchmarks.rivals import layer, program
+
+  return compiled(program(layer(rival, shape), backward=backward), *shape.operands()).call
+
+
+def main() -> None:
+  """Serves one rival."""
+  call = _call(json.loads(sys.argv[1]))
+  print(json.dumps(_peak(call)), flush=True)
+  for line in sys.stdin:
+    call(int(line))
+    print(flush=True)
+
+
+if __name__ == "__main__":
+  main()

@@ -31,7 +31,7 @@ class Target:
 
 
 TARGETS = (
-  Target(("linear",), 1.0, 1.0, 0),
+  Target(("linear",), 1.05, 1.15, 0),  # the same program: what is not 1.00 is noise
   Target(("polynomial", "sigmoid"), 1.10, 1.25, 3),
   Target(("Gaussian", "L2", "Cauchy", "rational quadratic"), 1.20, 1.40, 4),
   Target(("L1", "Laplacian"), 4.0, 10.0, 3, 2),
@@ -92,7 +92,8 @@ def failures(
         f"{allowed_bytes(target, row):,}"
         for row in rows
         if (row["rival"], row["mode"]) == (kernel, MODE)
-        and row.get("temp_bytes", 0) > allowed_bytes(target, row)
+        and "temp_bytes" in row
+        and row["temp_bytes"] > allowed_bytes(target, row)
       ]
   return found + _torch_failures(rows, peaks, noise)
 

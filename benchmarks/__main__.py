@@ -55,6 +55,8 @@ def _parser() -> argparse.ArgumentParser:
   text = "leave out resident memory, which needs a fresh process for each rival"
   command.add_argument("--no-peak", action="store_true", help=text)
   command.add_argument("--no-compile", action="store_true", help="leave out compile times")
+  text = "keep the rows of times that are in the file, and measure the others"
+  command.add_argument("--resume", action="store_true", help=text)
   add_check(command)
   command = add("step", "time of a step of training beside that of the convolutional twin")
   command.add_argument("--quick", action="store_true", help="LeNet-5 only, few rounds")
@@ -89,7 +91,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
   if args.command == "report":
     return _report(args.folder, args.readme)
-  out = args.out or FOLDER / f"{args.command}-{jax.default_backend()}.json"
+  out = args.out = args.out or FOLDER / f"{args.command}-{jax.default_backend()}.json"
   results = Results(out, shlex.join(["python", "-m", "benchmarks", *argv]))
   run = {"operator": _operator, "step": _step, "growth": _growth, "correctness": _correctness}
   failures = run[args.command](args, results)
@@ -100,10 +102,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _collect(
-  rows: Iterable[dict[str, Any]], results: Results, label: Any, *, entry: str = "rows"
+  rows: Iterable[dict[str, Any]],
+  results: Results,
+  label: Any,
+  *,
+  entry: str = "rows",
+  done: Sequence[dict[str, Any]] = (),
 ) -> list[dict[str, Any]]:
   """Rows as they come: printed and written one by one."""
-  found: list[dict[str, Any]] = []
+  found = [*done]
+  results.set(**{entry: found})
   start = time.perf_counter()
   for row in rows:
     found.append(row)
@@ -124,11 +132,12 @@ def _peak(row: dict[str, Any]) -> str:
 
 def _operator(args: argparse.Namespace, results: Results) -> list[str]:
   plan = operator.QUICK if args.quick else operator.Plan()
+  done = load([args.out]).get(args.out.stem, {}).get("rows", []) if args.resume else []
   given = {name: getattr(args, name) for name in ("shapes", "rivals", "modes", "rounds", "seconds")}
   plan = dataclasses.replace(plan, **{k: v for k, v in given.items() if v is not None})
   rates = limits()
   results.set(limits=dataclasses.asdict(rates))
-  rows = _collect(operator.rows(plan, rates), results, operator.label)
+  rows = _collect(operator.rows(plan, rates, done), results, operator.label, done=done)
   if not (args.quick or args.no_compile):
     results.set(compile=list(compilation.rows()))
     print("\n" + report.compilation(results.content["compile"]))

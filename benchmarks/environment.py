@@ -40,9 +40,15 @@ def _processor() -> str:
 
 
 def _commit() -> str | None:
-  """The commit of the working tree, with a mark if there are changes; None outside of git."""
-  command = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+  """The commit of the working tree, marked if code differs from it; None outside of git."""
   try:
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    commit = _git("rev-parse", "--short=12", "HEAD")
+    changed = _git("status", "--porcelain", "--", "*.py", "*.toml")
   except (OSError, subprocess.CalledProcessError):
     return None
+  return f"{commit} with changes" if changed else commit
+
+
+def _git(*arguments: str) -> str:
+  command = ["git", *arguments]
+  return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()

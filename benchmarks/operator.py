@@ -44,27 +44,34 @@ QUICK = Plan(
 """Under a minute."""
 
 
-def rows(plan: Plan, limits: Limits) -> Iterator[dict[str, Any]]:
+def rows(
+  plan: Plan, limits: Limits, done: Sequence[dict[str, Any]] = ()
+) -> Iterator[dict[str, Any]]:
   """Measures everything in a plan, one row for each shape, mode and rival.
 
   Args:
     plan: what to measure.
     limits: of the machine.
+    done: rows of what need not be measured again.
 
   Yields:
     A row; one with "skipped" says why there is no measurement.
   """
+  there = {(row["shape"], row["mode"], row["rival"]) for row in done}
   for name in plan.shapes:
     shape = SHAPES[name]
     operands = shape.operands()
     for mode in plan.modes:
+      wanted = [rival for rival in plan.rivals if (name, mode, rival) not in there]
+      if not wanted:
+        continue
       backward = mode != "forward"
 
       def program(rival: str, backward: bool = backward, shape: Shape = shape) -> Any:
         return rivals.program(rivals.layer(rival, shape), backward=backward)
 
       baseline = compiled(program(rivals.BASELINE), *operands)
-      for rival in plan.rivals:
+      for rival in wanted:
         row = {"shape": name, "mode": mode, "rival": rival}
         reason = _unfit(rival, shape)
         if reason:

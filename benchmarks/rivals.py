@@ -89,7 +89,11 @@ def program(function: Layer, *, backward: bool) -> Callable[[Array, Array, Array
   return both if backward else forward
 
 
+# Arrays of the size of all terms that the backward pass was seen to hold at once.
+_ARRAYS = {"patches: polynomial": 1, "patches: Gaussian": 2, "patches: L1": 9}
+_ARRAYS |= {broadcast(kernel): 5 for kernel in BROADCAST}
+
+
 def bytes_of_patches(rival: str, shape: Shape) -> int:
   """About what a rival that broadcasts patches against filters needs at once, in bytes."""
-  broadcast = rival in PATCHES or "broadcast" in rival
-  return 3 * 4 * shape.terms if broadcast else 0
+  return _ARRAYS.get(rival, 0) * 4 * shape.terms

@@ -15,6 +15,9 @@ from benchmarks.shapes import SHAPES, TARGETED, Shape
 from benchmarks.worker import Worker
 
 
+_MOST_TERMS = 300_000_000  # that the definition by patches is timed with
+
+
 @dataclasses.dataclass(frozen=True)
 class Plan:
   """What to measure.
@@ -131,6 +134,8 @@ def _unfit(rival: str, shape: Shape) -> str | None:
   needed, there = rivals.bytes_of_patches(rival, shape), _free_bytes()
   if needed > there:
     return f"needs about {needed / 2**30:.1f} GiB, {there / 2**30:.1f} GiB are free"
+  if rival in rivals.PATCHES and shape.terms > _MOST_TERMS:
+    return f"{shape.terms:,} terms, more than {_MOST_TERMS:,}, would take minutes a run"
   return None
 
 

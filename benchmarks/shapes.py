@@ -101,7 +101,7 @@ TARGETED = (
 
 OTHERS = (
   Shape("depthwise", 32, (32, 32), 64, 64, (3, 3), groups=64),
-  Shape("8 groups", 32, (32, 32), 64, 64, (3, 3), groups=8),
+  Shape("8 groups", 4, (32, 32), 64, 64, (3, 3), groups=8),
   Shape("rank 1", 32, (1024,), 32, 32, (9,)),
   Shape("rank 3", 4, (16, 16, 16), 16, 16, (3, 3, 3)),
 )

@@ -14,7 +14,6 @@ from benchmarks.measure import Comparison, Limits, Program, compare, compiled
 from benchmarks.shapes import SHAPES, TARGETED, Shape
 from benchmarks.worker import Worker
 
-
 _MOST_TERMS = 300_000_000  # that the definition by patches is timed with
 
 

@@ -205,10 +205,10 @@ def _operator_page(result: dict[str, Any]) -> list[str]:
   else:
     parts.append("Every target that was measured is met.")
   parts.append(
-    "A kernel of the inner product takes the convolution's time and one pass over the output, so "
-    "that where the convolution itself is near the limit of 20 times, the kernel is too. In groups "
-    "of one feature the norms of a distance are as large as its output, and it takes an output "
-    "more of scratch memory than above."
+    "A kernel of the inner product cannot take less time than the convolution in it: where unfold "
+    "and broadcast take less than 20 times a convolution's time, no such kernel is 20 times as "
+    "fast. Where every feature is a group, the norms of a distance are as large as its output, and "
+    "it takes more scratch memory than above."
   )
   for mode in ("forward + backward", "forward"):
     for names in (_SIX, _REST):

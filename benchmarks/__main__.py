@@ -55,7 +55,7 @@ def _parser() -> argparse.ArgumentParser:
   text = "leave out resident memory, which needs a fresh process for each rival"
   command.add_argument("--no-peak", action="store_true", help=text)
   command.add_argument("--no-compile", action="store_true", help="leave out compile times")
-  text = "keep the rows of times that are in the file, and measure the others"
+  text = "keep what is in the file, and measure the rest"
   command.add_argument("--resume", action="store_true", help=text)
   add_check(command)
   command = add("step", "time of a step of training beside that of the convolutional twin")
@@ -132,18 +132,20 @@ def _peak(row: dict[str, Any]) -> str:
 
 def _operator(args: argparse.Namespace, results: Results) -> list[str]:
   plan = operator.QUICK if args.quick else operator.Plan()
-  done = load([args.out]).get(args.out.stem, {}).get("rows", []) if args.resume else []
+  before = load([args.out]).get(args.out.stem, {}) if args.resume else {}
   given = {name: getattr(args, name) for name in ("shapes", "rivals", "modes", "rounds", "seconds")}
   plan = dataclasses.replace(plan, **{k: v for k, v in given.items() if v is not None})
   rates = limits()
   results.set(limits=dataclasses.asdict(rates))
+  done = before.get("rows", [])
   rows = _collect(operator.rows(plan, rates, done), results, operator.label, done=done)
   if not (args.quick or args.no_compile):
-    results.set(compile=list(compilation.rows()))
+    results.set(compile=before.get("compile") or list(compilation.rows()))
     print("\n" + report.compilation(results.content["compile"]))
   peaks: list[dict[str, Any]] = []
   if jax.default_backend() == "cpu" and not (args.quick or args.no_peak):
-    peaks = _collect(operator.peaks(rows), results, _peak, entry="peaks")
+    done = before.get("peaks", [])
+    peaks = _collect(operator.peaks(rows, done), results, _peak, entry="peaks", done=done)
   for mode in plan.modes:
     print(f"\n{mode}: time over that of a convolution\n\n{report.times(rows, mode, plan.shapes)}")
   if targets.MODE in plan.modes:

@@ -107,20 +107,31 @@ def _work(
   }
 
 
-def peaks(rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def peaks(
+  rows: Sequence[dict[str, Any]], done: Sequence[dict[str, Any]] = ()
+) -> Iterator[dict[str, Any]]:
   """Measures resident memory of one run at its peak, forward and backward, in a fresh process each.
 
   Args:
     rows: of the times.
+    done: rows of what need not be measured again.
 
   Yields:
-    A row for each shape and rival in them, and for each shape's convolution.
+    A row for each shape and rival timed forward and backward, and for each shape's convolution;
+    its "peak_bytes" is None where the system does not tell, or has ended the process.
   """
-  wanted = [(row["shape"], rivals.BASELINE) for row in rows]
-  wanted += [(row["shape"], row["rival"]) for row in rows if "skipped" not in row]
+  timed = [row for row in rows if row["mode"] != "forward" and "skipped" not in row]
+  wanted = [(row["shape"], rivals.BASELINE) for row in timed]
+  wanted += [(row["shape"], row["rival"]) for row in timed]
+  there = {(row["shape"], row["rival"]) for row in done}
   for name, rival in dict.fromkeys(wanted):
-    with Worker(rival, SHAPES[name], backward=True) as worker:
-      yield {"shape": name, "rival": rival, "peak_bytes": worker.peak_bytes}
+    if (name, rival) in there:
+      continue
+    try:
+      with Worker(rival, SHAPES[name], backward=True) as worker:
+        yield {"shape": name, "rival": rival, "peak_bytes": worker.peak_bytes}
+    except RuntimeError as error:
+      yield {"shape": name, "rival": rival, "peak_bytes": None, "failed": str(error)}
 
 
 def _unfit(rival: str, shape: Shape) -> str | None:

@@ -62,7 +62,10 @@ class Worker:
     assert self._process.stdout is not None
     line = self._process.stdout.readline()
     if not line:
-      raise RuntimeError(f"a benchmark's process failed: {self._process.communicate()[1][-2000:]}")
+      error = self._process.communicate()[1][-2000:]
+      raise RuntimeError(
+        f"a benchmark's process ended with exit code {self._process.returncode}: {error}"
+      )
     return line
 
 

@@ -205,9 +205,9 @@ def _operator_page(result: dict[str, Any]) -> list[str]:
   else:
     parts.append("Every target that was measured is met.")
   parts.append(
-    "A kernel of the inner product cannot take less time than the convolution in it: where unfold "
-    "and broadcast take less than 20 times a convolution's time, no such kernel is 20 times as "
-    "fast. Where every feature is a group, the norms of a distance are as large as its output, and "
+    "A kernel cannot take less than the convolution in it, neither time nor memory: where unfold "
+    "and broadcast take less than 20 times what a convolution takes, no such kernel is 20 times as "
+    "good. Where every feature is a group, the norms of a distance are as large as its output, and "
     "it takes more scratch memory than above."
   )
   for mode in ("forward + backward", "forward"):

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 
 import numpy as np
-import torch
-import torch.nn.functional as F
+import torch  # pyright: ignore[reportMissingImports]
+import torch.nn.functional as F  # pyright: ignore[reportMissingImports]
 from jax import lax
 
 from benchmarks.rivals import KERNELS

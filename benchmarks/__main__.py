@@ -36,7 +36,8 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser(name, help=text, description=text)
     if out:
       file = f"{FOLDER}/{name}-BACKEND.json"
-      command.add_argument("--out", type=pathlib.Path, help=f"file to write; default {file}")
+      text = f"file to write; default {file}, or none where only a part is measured"
+      command.add_argument("--out", type=pathlib.Path, help=text)
     return command
 
   def add_check(command: argparse.ArgumentParser) -> None:
@@ -62,7 +63,7 @@ def _parser() -> argparse.ArgumentParser:
   command.add_argument("--quick", action="store_true", help="LeNet-5 only, few rounds")
   add_check(command)
   command = add("growth", "how time and memory grow with each size of a layer")
-  command.add_argument("--quick", action="store_true", help="few rounds")
+  command.add_argument("--quick", action="store_true", help="few sizes, kernels and rounds")
   add("correctness", "values and gradients on this device against float64 on the host")
   command = add("accuracy", "table of errors of the squared distance, docs/accuracy.md", out=False)
   command.add_argument("--out", type=pathlib.Path, default=pathlib.Path("docs/accuracy.md"))
@@ -79,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv: arguments after `python -m benchmarks`; None is those of this process.
 
   Returns:
-    The exit code: 0, or 1 if a check fails.
+    The exit code: 0; 1 if a check fails; 2 for input that will not do.
   """
   argv = sys.argv[1:] if argv is None else list(argv)
   parser = _parser()
@@ -91,11 +92,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
   if args.command == "report":
     return _report(args.folder, args.readme)
-  out = args.out = args.out or FOLDER / f"{args.command}-{jax.default_backend()}.json"
-  results = Results(out, shlex.join(["python", "-m", "benchmarks", *argv]))
+  partial = any(getattr(args, name, None) for name in ("quick", "shapes", "rivals", "modes"))
+  if args.out is None and not partial:  # a part must not replace the whole
+    args.out = FOLDER / f"{args.command}-{jax.default_backend()}.json"
+  if args.out is None and getattr(args, "resume", False):
+    parser.error("argument --resume: needs --out where only a part is measured")
+  results = Results(args.out, shlex.join(["python", "-m", "benchmarks", *argv]))
   run = {"operator": _operator, "step": _step, "growth": _growth, "correctness": _correctness}
   failures = run[args.command](args, results)
-  print(f"\nwritten to {out}")
+  print(f"\nwritten to {args.out}" if args.out else "\nnot written: a part, and no --out")
   for failure in failures:
     print(f"missed: {failure}", file=sys.stderr)
   return int(bool(failures))
@@ -138,7 +143,7 @@ def _operator(args: argparse.Namespace, results: Results) -> list[str]:
   rates = limits()
   results.set(limits=dataclasses.asdict(rates))
   done = before.get("rows", [])
-  rows = _collect(operator.rows(plan, rates, done), results, operator.label, done=done)
+  rows = _collect(operator.rows(plan, done), results, operator.label, done=done)
   if not (args.quick or args.no_compile):
     results.set(compile=before.get("compile") or list(compilation.rows()))
     print("\n" + report.compilation(results.content["compile"]))
@@ -150,7 +155,8 @@ def _operator(args: argparse.Namespace, results: Results) -> list[str]:
     print(f"\n{mode}: time over that of a convolution\n\n{report.times(rows, mode, plan.shapes)}")
   if targets.MODE in plan.modes:
     print(f"\nscratch / peak memory, MB\n\n{report.memory(rows, peaks, plan.shapes)}")
-    print(f"\nshare of the machine's operations / bytes, %\n\n{report.limits(rows, plan.shapes)}")
+    shares = report.limits(rows, results.content["limits"], plan.shapes)
+    print(f"\nshare of the machine's operations / bytes, %\n\n{shares}")
     print(f"\nsix shapes, forward + backward\n\n{report.summary(rows)}")
   return targets.failures(rows, peaks) if args.check else []
 
@@ -165,7 +171,9 @@ def _step(args: argparse.Namespace, results: Results) -> list[str]:
 
 
 def _growth(args: argparse.Namespace, results: Results) -> list[str]:
-  quick = {"rounds": 3, "seconds": 0.3} if args.quick else {}
+  quick: dict[str, Any] = {}
+  if args.quick:
+    quick = {"rounds": 3, "seconds": 0.3, "rivals": growth.RIVALS[:2], "sizes": 2}
   rows = _collect(
     growth.rows(**quick),
     results,
@@ -192,6 +200,10 @@ def _correctness(args: argparse.Namespace, results: Results) -> list[str]:
 
 def _report(folder: pathlib.Path, readme: pathlib.Path | None) -> int:
   results = load(sorted(folder.glob("*.json")))
+  if not results or (readme is not None and "operator-cpu" not in results):
+    wanted = "operator-cpu.json" if results else "files of results"
+    print(f"error: `--folder` must hold {wanted}, got {str(folder)!r}", file=sys.stderr)
+    return 2
   page = folder / "README.md"
   page.write_text(report.page(results))
   print(f"written to {page}")

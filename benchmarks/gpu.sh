@@ -6,8 +6,9 @@
 # Needs jax (with CUDA), flax and optax; packages may be put on PYTHONPATH by hand. PYTHON names the
 # interpreter. Every file is written row by row, so that what was measured stays if time runs out.
 set -uo pipefail
-cd "$(dirname "$0")/.."
-out=${1:-results/speed}
+repository=$(cd "$(dirname "$0")/.." && pwd)
+out=$(realpath -m "${1:-$repository/results/speed}")
+cd "$repository"
 python=${PYTHON:-python3}
 export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}" XLA_PYTHON_CLIENT_PREALLOCATE=false
 "$python" -c 'import jax, flax, optax
@@ -22,8 +23,10 @@ run() { # SECONDS COMMAND...: what fails or runs out of time does not keep the r
   timeout "$limit" "$python" -m benchmarks "$@" || { status=1; echo "failed: $*" >&2; }
 }
 run 120 correctness --out "$out/correctness-gpu.json"
-run 200 operator --out "$out/operator-gpu.json" --rounds 15 --seconds 0.3 --no-peak --no-compile \
-  --modes "forward + backward"
+run 200 operator --out "$out/operator-gpu.json" --rounds 11 --seconds 0.3 --no-peak --no-compile \
+  --modes "forward + backward" --shapes "ResNet-50 middle" "ImageNet stem" "CIFAR stem" \
+  "CIFAR middle" --rivals "convolution + ReLU" linear polynomial sigmoid Gaussian L2 L1 \
+  "patches: L1"
 run 120 step --out "$out/step-gpu.json"
 run 20 report --folder "$out"
 exit $status

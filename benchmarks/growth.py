@@ -33,22 +33,30 @@ def shape(what: str, size: int) -> Shape:
   return dataclasses.replace(BASE, name=f"{what} {size}", **changes)
 
 
-def rows(*, rounds: int = 15, seconds: float = 3.0) -> Iterator[dict[str, Any]]:
+def rows(
+  *,
+  rounds: int = 15,
+  seconds: float = 3.0,
+  rivals: Sequence[str] = RIVALS,
+  sizes: int | None = None,
+) -> Iterator[dict[str, Any]]:
   """Measures forward and backward, one row for each size and rival.
 
   Args:
+    rivals: by name.
+    sizes: of how many, from the smallest; None is all.
     rounds: of each comparison.
     seconds: after which a comparison stops early.
 
   Yields:
     A row.
   """
-  for what, sizes in SIZES.items():
-    for size in sizes:
+  for what, values in SIZES.items():
+    for size in values[:sizes]:
       layout = shape(what, size)
       operands = layout.operands()
       baseline = compiled(program(layer(BASELINE, layout), backward=True), *operands)
-      for rival in RIVALS:
+      for rival in rivals:
         mine = compiled(program(layer(rival, layout), backward=True), *operands)
         comparison = compare(mine.call, baseline.call, rounds=rounds, seconds=seconds)
         yield {

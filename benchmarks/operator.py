@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 from benchmarks import rivals
-from benchmarks.measure import Comparison, Limits, Program, compare, compiled
+from benchmarks.measure import Program, compare, compiled
 from benchmarks.shapes import SHAPES, TARGETED, Shape
 from benchmarks.worker import Worker
 
@@ -46,14 +46,11 @@ QUICK = Plan(
 """Under a minute."""
 
 
-def rows(
-  plan: Plan, limits: Limits, done: Sequence[dict[str, Any]] = ()
-) -> Iterator[dict[str, Any]]:
+def rows(plan: Plan, done: Sequence[dict[str, Any]] = ()) -> Iterator[dict[str, Any]]:
   """Measures everything in a plan, one row for each shape, mode and rival.
 
   Args:
     plan: what to measure.
-    limits: of the machine.
     done: rows of what need not be measured again.
 
   Yields:
@@ -85,14 +82,11 @@ def rows(
         else:
           mine = compiled(program(rival), *operands)
           comparison = compare(mine.call, baseline.call, rounds=plan.rounds, seconds=plan.seconds)
-          yield row | comparison.row() | _work(mine, baseline, comparison, shape, limits)
+          yield row | comparison.row() | _work(mine, baseline, shape)
 
 
-def _work(
-  mine: Program, baseline: Program, comparison: Comparison, shape: Shape, limits: Limits
-) -> dict[str, float | int]:
-  """Memory and work of a program, and the part of the machine's limits that it achieves."""
-  seconds = comparison.milliseconds / 1e3
+def _work(mine: Program, baseline: Program, shape: Shape) -> dict[str, float | int]:
+  """Memory and work of a program."""
   return {
     "temp_bytes": mine.temp_bytes,
     "baseline_temp_bytes": baseline.temp_bytes,
@@ -100,8 +94,6 @@ def _work(
     "in_bytes": 4 * math.prod(shape.lhs),
     "flops": mine.flops,
     "bytes_accessed": mine.bytes_accessed,
-    "share_of_flops": float(f"{mine.flops / seconds / limits.flops_per_second:.3g}"),
-    "share_of_bandwidth": float(f"{mine.bytes_accessed / seconds / limits.bytes_per_second:.3g}"),
     "compile_seconds": round(mine.compile_seconds, 3),
     "baseline_compile_seconds": round(baseline.compile_seconds, 3),
   }

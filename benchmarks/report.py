@@ -10,6 +10,11 @@ from benchmarks.shapes import OTHERS, SHAPES, TARGETED
 Row = dict[str, Any]
 _SIX = [shape.name for shape in TARGETED]
 _REST = [shape.name for shape in OTHERS]
+_SITTINGS = (
+  "Measured in more than one sitting on this machine, with the same kernels; the commit is that of "
+  "the last one. Each ratio is of one sitting."
+)
+_FEW = 7  # rounds, below which their number is shown
 BEGIN, END = "<!-- speed: made by python -m benchmarks report -->", "<!-- end of speed -->"
 
 
@@ -38,7 +43,8 @@ def _grid(rows: Sequence[Row], mode: str, names: Sequence[str], cell: Callable[[
 def _ratio(row: Row) -> str:
   if "skipped" in row:
     return "-"
-  return f"{row['ratio']:.2f} ({row['low']:.2f} to {row['high']:.2f})"
+  few = f", {row['rounds']} rounds" if row["rounds"] < _FEW else ""
+  return f"{row['ratio']:.2f} ({row['low']:.2f} to {row['high']:.2f}{few})"
 
 
 def times(rows: Sequence[Row], mode: str, names: Sequence[str]) -> str:
@@ -96,13 +102,15 @@ def memory(rows: Sequence[Row], peaks: Sequence[Row], names: Sequence[str]) -> s
   return table(["", *names], (row for row in body if set(row[1:]) != {"-"}))
 
 
-def limits(rows: Sequence[Row], names: Sequence[str]) -> str:
+def limits(rows: Sequence[Row], rates: dict[str, float], names: Sequence[str]) -> str:
   """Achieved share of the machine's matrix product and of its bandwidth, in percent."""
 
   def cell(row: Row) -> str:
-    if "share_of_flops" not in row:
+    if "flops" not in row:
       return "-"
-    return f"{100 * row['share_of_flops']:.0f} / {100 * row['share_of_bandwidth']:.0f}"
+    operations = row["flops"] / row["milliseconds"] / 1e-3 / rates["flops_per_second"]
+    moved = row["bytes_accessed"] / row["milliseconds"] / 1e-3 / rates["bytes_per_second"]
+    return f"{100 * operations:.0f} / {100 * moved:.0f}"
 
   kept = [row for row in rows if row["rival"] in rivals.JAX_RIVALS]
   return _grid(kept, targets.MODE, names, cell)
@@ -193,9 +201,11 @@ def _operator_page(result: dict[str, Any]) -> list[str]:
   parts = [
     f"## The operator on {result['device']}",
     where,
+    *([_SITTINGS] if "--resume" in result["command"] else []),
     "Time of a rival over that of `lax.conv_general_dilated`, which is timed right beside it, "
     "round by round: the ratio of the medians, and in brackets the 10th and 90th percentile of the "
-    "ratio in a round. A dash is what could not run; the file says why.",
+    "ratio in a round, and the number of rounds where it is small. A dash is what could not run; "
+    "the file says why.",
     "### Targets: forward + backward, the six shapes",
     summary(rows),
   ]
@@ -207,8 +217,11 @@ def _operator_page(result: dict[str, Any]) -> list[str]:
   parts.append(
     "A kernel cannot take less than the convolution in it, neither time nor memory: where unfold "
     "and broadcast take less than 20 times what a convolution takes, no such kernel is 20 times as "
-    "good. Where every feature is a group, the norms of a distance are as large as its output, and "
-    "it takes more scratch memory than above."
+    "good. L1, without a convolution in it, would have to be as fast as one there. The baseline is "
+    "XLA's convolution: on the LeNet shapes, and in groups, it is far from the best there is "
+    "(beside it PyTorch's), which flatters every kernel there, and L1 most. Compile times have a "
+    "target of 1.5, see below. Where every feature is a group, the norms of a distance are as large "
+    "as its output, and it takes more scratch memory than above."
   )
   for mode in ("forward + backward", "forward"):
     for names in (_SIX, _REST):
@@ -225,19 +238,23 @@ def _operator_page(result: dict[str, Any]) -> list[str]:
   parts += [
     "### Memory, forward + backward, in MB: the compiler's scratch / resident at the peak of a run",
     "The first without what the CPU compiler's YNN fusion hides; the second in a fresh process, "
-    "beyond what was resident before the run, results included.",
+    "beyond what was resident before the run, results included; for small shapes that is mostly "
+    "what the library itself sets up on its first run.",
     memory(rows, peaks, [name for name in SHAPES if any(r["shape"] == name for r in rows)]),
     "### Share of the machine's limits, forward + backward, in percent: operations / bytes",
     f"Of {rates['flops_per_second'] / 1e9:.0f} GFLOP/s (a square matrix product) and "
-    f"{rates['bytes_per_second'] / 1e9:.1f} GB/s (an array plus one). As the compiler counts; the "
-    "body of a loop counts once, so that L1, Laplacian and patches do more than is shown.",
-    limits(rows, _SIX),
+    f"{rates['bytes_per_second'] / 1e9:.1f} GB/s (adding one to an array in place, of 128 MiB). As "
+    "the compiler counts, without the YNN fusion, so that bytes that a fusion keeps in the caches "
+    "count too; the body of a loop counts once, so that L1, Laplacian and patches do more than is "
+    "shown.",
+    limits(rows, rates, _SIX),
   ]
   if result.get("compile"):
     parts += [
       "### Compilation of one layer, forward + backward (64x32x32x16, 3x3, 16 features)",
       "The compiler makes each fused loop by itself, at about the same cost; a convolution is one "
-      "call of a library. A distance needs loops for the norms and for the sum that takes over "
+      "call of a library; a function that follows it, such as tanh, may already take as long. A "
+      "distance needs loops for the norms and for the sum that takes over "
       "where the expansion cancels, forward and backward, so its layer cannot compile in 1.5 times "
       "a convolution's time; a layer that is called twice with one shape compiles twice.",
       compilation(result["compile"]),
@@ -315,7 +332,8 @@ def section(results: dict[str, dict[str, Any]]) -> str:
   if known:
     parts.append(
       "The same kernels in PyTorch by unfold and broadcast, as other implementations compute them, "
-      f"take {min(known):.0f} to {max(known):.0f} times as long on the CIFAR and ResNet shapes."
+      f"take {min(known):.0f} to {max(known):.0f} times as long as here, on the CIFAR and ResNet "
+      "shapes."
     )
   if training:
     cells = [
@@ -325,8 +343,9 @@ def section(results: dict[str, dict[str, Any]]) -> str:
     ]
     parts.append(f"A step of training over that of the convolutional twin: {', '.join(cells)}.")
   parts.append(
-    "All of it, with memory, limits, growth and compile times: [results/speed](results/speed/"
-    "README.md), by `python -m benchmarks operator`."
+    "The baseline is XLA's convolution, which is slow on the LeNet shapes. Targets, what misses "
+    "them, memory, limits, growth and compile times: [results/speed](results/speed/README.md), by "
+    "`python -m benchmarks operator`, `step` and `growth`."
   )
   return "\n\n".join(parts)
 

@@ -12,19 +12,22 @@ class Results:
   """A JSON file that grows.
 
   Args:
-    path: of the file; its folder is made.
+    path: of the file; its folder is made. None keeps the results in memory alone.
     command: that makes it.
     **head: further entries.
   """
 
-  def __init__(self, path: pathlib.Path, command: str, **head: Any):
+  def __init__(self, path: pathlib.Path | None, command: str, **head: Any):
     self.path = path
     self.content: dict[str, Any] = {"command": command, **environment(), **head}
-    path.parent.mkdir(parents=True, exist_ok=True)
+    if path is not None:
+      path.parent.mkdir(parents=True, exist_ok=True)
 
   def set(self, **entries: Any) -> None:
     """Sets entries and writes the file."""
     self.content |= entries
+    if self.path is None:
+      return
     lines = [f"  {json.dumps(key)}: {_entry(value)}" for key, value in self.content.items()]
     temporary = self.path.with_suffix(".tmp")
     temporary.write_text("{\n" + ",\n".join(lines) + "\n}\n")

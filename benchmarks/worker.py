@@ -1,8 +1,8 @@
 """One rival in a process of its own: `python -m benchmarks.worker SPEC`.
 
 Says on its first line how much memory one run needed at most beyond what was there before, then
-runs as many times as each line of its input says and answers with an empty line. Of PyTorch and
-JAX it imports the one that it needs.
+runs as many times as each line of its input says and answers with an empty line. It imports PyTorch
+only for a rival there.
 """
 
 import ctypes

@@ -98,15 +98,15 @@ def _without_cancellation(
   What is lost is marked by a negative number: one minimum, which XLA vectorises as it does no test
   of a condition, then tells whether there is any.
   """
-  lost = expansion < 8 * jnp.finfo(expansion.dtype).eps ** 0.5 * norms
+  # The negation holds for NaN too, where infinities or overflows have met.
+  lost = ~(expansion >= 8 * jnp.finfo(expansion.dtype).eps ** 0.5 * norms)
   marked = jnp.where(lost, -1, expansion)
 
   def as_defined(marked: Array) -> Array:
     direct = _of_differences(_difference.direct_squared_distance, lhs, rhs, options)
     return jnp.where(marked < 0, direct, marked)
 
-  any_lost = ~(_least(marked) >= 0)  # also where the least is NaN and hides what is lost elsewhere
-  return lax.cond(any_lost, as_defined, lambda marked: marked, marked)
+  return lax.cond(_least(marked) < 0, as_defined, lambda marked: marked, marked)
 
 
 @jax.custom_batching.custom_vmap

@@ -269,6 +269,7 @@ def test_a_check_that_fails_says_what_and_returns_one(monkeypatch, tmp_path, cap
   monkeypatch.setattr(report, "limits", lambda *args: "")
   monkeypatch.setattr(report, "memory", lambda *args: "")
   monkeypatch.setattr(report, "summary", lambda *args: "")
+  monkeypatch.setattr(report, "times", lambda *args: "")
   arguments = ["operator", "--quick", "--out", str(tmp_path / "rows.json")]
   assert cli.main(arguments) == 0
   assert cli.main([*arguments, "--check"]) == 1
@@ -301,6 +302,23 @@ def test_a_step_updates_parameters_and_statistics(monkeypatch):
   for before, after in ((arguments[0], params), (arguments[1], statistics)):
     assert jax.tree.structure(before) == jax.tree.structure(after)
     assert not all(map(np.array_equal, jax.tree.leaves(before), jax.tree.leaves(after)))
+
+
+def test_a_part_replaces_no_results(monkeypatch, tmp_path, capsys):
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.setattr(growth, "SIZES", {"batch": (1, 2, 4)})
+  assert cli.main(["growth", "--quick"]) == 0
+  assert list(tmp_path.iterdir()) == []
+  assert "not written" in capsys.readouterr().out
+  with pytest.raises(SystemExit):
+    cli.main(["operator", "--quick", "--resume"])
+  assert "--resume" in capsys.readouterr().err
+
+
+def test_a_report_needs_results(tmp_path, capsys):
+  assert cli.main(["report", "--folder", str(tmp_path / "none")]) == 2
+  assert "`--folder`" in capsys.readouterr().err
+  assert not (tmp_path / "none").exists()
 
 
 def test_targets_of_steps():

@@ -439,6 +439,27 @@ def test_jit_checkpoint_scan_and_forward_mode(kernel):
   close(scanned[0], expected[0])
 
 
+@pytest.mark.parametrize(
+  ("lhs", "rhs", "squared", "gaussian"),
+  [
+    (np.inf, 1.0, np.inf, 0.0),
+    (-np.inf, 1.0, np.inf, 0.0),
+    (1e19, 1e19, 0.0, 1.0),
+    (0.0, 2e38, np.inf, 0.0),
+    (np.nan, 1.0, np.nan, np.nan),
+  ],
+)
+def test_distances_that_overflow_on_the_way_are_as_defined(lhs, rhs, squared, gaussian):
+  x, w = jnp.zeros((1, 5, 5, 3)).at[0, 2, 2, 1].set(lhs), jnp.full((3, 3, 3, 2), rhs)
+  x = jnp.full_like(x, lhs) if lhs == rhs else x
+  for kernel, expected in (
+    (kernels.L2(squared=True), squared),
+    (kernels.Gaussian(1.0), gaussian),
+  ):
+    out = kerv_general_dilated(x, w, (1, 1), "VALID", dimension_numbers=NHWC, kernel_fn=kernel)
+    np.testing.assert_array_equal(out[0, 1, 1], np.full(2, expected))
+
+
 # Work and memory
 
 

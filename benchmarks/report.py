@@ -220,8 +220,8 @@ def _operator_page(result: dict[str, Any]) -> list[str]:
     "good. L1, without a convolution in it, would have to be as fast as one there. The baseline is "
     "XLA's convolution: on the LeNet shapes, and in groups, it is far from the best there is "
     "(beside it PyTorch's), which flatters every kernel there, and L1 most. Compile times have a "
-    "target of 1.5, see below. Where every feature is a group, the norms of a distance are as large "
-    "as its output, and it takes more scratch memory than above."
+    "target of 1.5, see below. Where every feature is a group, the norms of a distance are as "
+    "large as its output, and it takes more scratch memory than above."
   )
   for mode in ("forward + backward", "forward"):
     for names in (_SIX, _REST):

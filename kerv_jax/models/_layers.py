@@ -48,16 +48,16 @@ def make(layer: Callable[..., Any], **arguments: Any) -> Any:
 class BatchNorm(nn.Module):
   """Batch normalisation over all axes but the last, with the arithmetic of PyTorch's.
 
-  It differs from `flax.linen.BatchNorm` in one thing: as in PyTorch, the variance that enters the
-  running average is the unbiased one (divided by n - 1), while the one that normalises is not. The
-  parameters (``scale``, ``bias``), the statistics (``mean``, ``var`` in ``batch_stats``) and the
-  normalisation are computed in float32 or wider, whatever the dtype of the features.
+  It differs from `flax.linen.BatchNorm` in two things. As in PyTorch, the variance that enters the
+  running average is the unbiased one (divided by n - 1), while the one that normalises is not. And
+  the sums are taken about the running mean, so that features far from 0 do not cancel. Parameters
+  (``scale``, ``bias``), statistics (``mean``, ``var`` in ``batch_stats``) and the computation are
+  in float32 or wider; the result is rounded to the dtype of the features.
 
   Attributes:
     train: whether to normalise by the batch, and to update the running averages.
     momentum: part of the old average that is kept. PyTorch counts the other part: its 0.1 is 0.9.
     epsilon: added to the variance.
-    dtype: of the result; None for that of the input.
     axis_name: axis of `jax.vmap` or `jax.shard_map` over which statistics are averaged too. Under
       `jax.jit` with a batch sharded over devices they are global as it is.
   """
@@ -65,7 +65,6 @@ class BatchNorm(nn.Module):
   train: bool
   momentum: float = 0.9
   epsilon: float = 1e-5
-  dtype: Any = None
   axis_name: str | None = None
 
   @nn.compact
@@ -95,7 +94,7 @@ class BatchNorm(nn.Module):
     else:
       mean, var = mean_average.value, var_average.value
     y = (wide - mean) * (lax.rsqrt(var + self.epsilon) * scale) + bias
-    return y.astype(self.dtype or x.dtype)
+    return y.astype(x.dtype)
 
 
 def _moments(
@@ -123,7 +122,7 @@ class Layers:
   Attributes:
     conv: class of the convolutions, called with the arguments of `flax.linen.Conv`.
     train: whether batch normalisation is training.
-    dtype: of the computation; None for that of the input and the parameters.
+    dtype: of the convolutions; None for that of their input and parameters.
     axis_name: see `BatchNorm`.
     kernel_init: of the convolutions' weights.
   """
@@ -158,7 +157,7 @@ class Layers:
 
   def norm(self, *, name: str) -> BatchNorm:
     """Batch normalisation."""
-    return BatchNorm(self.train, dtype=self.dtype, axis_name=self.axis_name, name=name)
+    return BatchNorm(self.train, axis_name=self.axis_name, name=name)
 
 
 def require_images(x: jax.Array, smallest: int = 1) -> None:

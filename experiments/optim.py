@@ -1,0 +1,185 @@
+"""SGD as PyTorch's, learning rates by epoch, and the loss."""
+
+import dataclasses
+import itertools
+import math
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from experiments import UsageError
+
+
+@dataclasses.dataclass(frozen=True)
+class SGDConfig:
+  """Stochastic gradient descent with momentum, as `torch.optim.SGD`."""
+
+  learning_rate: float = 0.1
+  """Before the schedule lowers it."""
+  momentum: float = 0.9
+  """Part of the last step's direction that is kept."""
+  nesterov: bool = False
+  """Whether to look ahead along the momentum."""
+  weight_decay: float = 0.0
+  """Times the parameters, added to the gradient before the momentum."""
+  decay: Literal["all", "weights"] = "all"
+  """What decays: every parameter, as in the paper, or weights only: no biases, no normalisation, no
+  hyperparameters of a kernel function."""
+  schedule: Literal["milestones", "cosine", "constant"] = "milestones"
+  """How the learning rate falls: by a factor at milestones, along half a cosine to 0 at the end of
+  training, or not at all."""
+  milestones: tuple[float, ...] = ()
+  """Epochs, counted from the start of training, after which the rate is multiplied."""
+  factor: float = 0.1
+  """What it is multiplied by."""
+  warmup_epochs: float = 0.0
+  """Epochs over which the learning rate rises in equal steps to its full value."""
+  clip_norm: float | None = None
+  """The longest that a gradient over all parameters may be; a longer one is shortened."""
+  label_smoothing: float = 0.0
+  """Part of the target that is spread evenly over all classes."""
+
+  def check(self, option: str = "--optim") -> None:
+    """Raises a UsageError for the first value that is out of range.
+
+    Args:
+      option: what the errors call this configuration.
+    """
+    ranges = {
+      "learning_rate": (0 < self.learning_rate < math.inf, "positive"),
+      "momentum": (0 <= self.momentum < 1, "at least 0 and below 1"),
+      "weight_decay": (0 <= self.weight_decay < math.inf, "at least 0"),
+      "factor": (0 < self.factor < math.inf, "positive"),
+      "warmup_epochs": (0 <= self.warmup_epochs < math.inf, "at least 0"),
+      "clip_norm": (self.clip_norm is None or self.clip_norm > 0, "positive"),
+      "label_smoothing": (0 <= self.label_smoothing < 1, "at least 0 and below 1"),
+    }
+    for name, (right, allowed) in ranges.items():
+      if not right:
+        flag = f"{option}.{name.replace('_', '-')}"
+        raise UsageError(f"`{flag}` must be {allowed}, got {getattr(self, name):g}")
+    if self.nesterov and not self.momentum:
+      raise UsageError(f"`{option}.nesterov` needs a momentum, got `{option}.momentum` 0")
+    pairs = itertools.pairwise((self.warmup_epochs, *self.milestones, math.inf))
+    if self.schedule == "milestones" and not all(a < b for a, b in pairs):
+      after = f" and after the warm-up, {self.warmup_epochs:g}" if self.warmup_epochs else ""
+      raise UsageError(
+        f"`{option}.milestones` must be positive and ascending{after}, got {list(self.milestones)}"
+      )
+
+
+def make_schedule(config: SGDConfig, *, steps_per_epoch: int, total_steps: int) -> optax.Schedule:
+  """The learning rate of each step.
+
+  Args:
+    config: of the optimizer.
+    steps_per_epoch: at least 1.
+    total_steps: of the run; the cosine ends there.
+
+  Returns:
+    From the number of steps taken before, to the learning rate.
+
+  Raises:
+    UsageError: if the configuration is out of range.
+  """
+  config.check()
+  rate = config.learning_rate
+  warmup = round(config.warmup_epochs * steps_per_epoch)
+  if config.schedule == "cosine":
+    if warmup >= total_steps:
+      raise UsageError(
+        f"`--optim.warmup-epochs` must end before the run of {total_steps} steps, got "
+        f"{config.warmup_epochs:g}, {warmup} steps"
+      )
+    schedule = optax.cosine_decay_schedule(rate, total_steps - warmup)
+  elif config.schedule == "milestones":
+    scales: dict[int, float] = {}
+    for epoch in config.milestones:
+      step = round(epoch * steps_per_epoch) - warmup  # of the schedule, which follows the warm-up
+      scales[step] = scales.get(step, 1.0) * config.factor
+    schedule = optax.piecewise_constant_schedule(rate, scales)
+  else:
+    schedule = optax.constant_schedule(rate)
+  if not warmup:
+    return schedule
+  return optax.join_schedules([lambda step: rate / warmup * (step + 1), schedule], [warmup])
+
+
+def learning_rate_at(
+  config: SGDConfig, step: int, *, steps_per_epoch: int, total_steps: int
+) -> float:
+  """The learning rate of one step.
+
+  Args:
+    config: of the optimizer.
+    step: from 0.
+    steps_per_epoch: at least 1.
+    total_steps: of the run.
+
+  Returns:
+    The learning rate, as the optimizer has it.
+  """
+  schedule = make_schedule(config, steps_per_epoch=steps_per_epoch, total_steps=total_steps)
+  return float(np.asarray(schedule(jnp.asarray(step, jnp.int32))))
+
+
+def make_optimizer(
+  config: SGDConfig, *, steps_per_epoch: int, total_steps: int
+) -> optax.GradientTransformation:
+  """SGD as `torch.optim.SGD`, step for step.
+
+  With gradient g, parameters p and learning rate r: g is clipped, g += weight_decay * p, the
+  buffer b = momentum * b + g, from 0, and p -= r * b, or r * (g + momentum * b) by Nesterov.
+
+  Args:
+    config: of the optimizer.
+    steps_per_epoch: at least 1.
+    total_steps: of the run.
+
+  Returns:
+    The optimizer.
+
+  Raises:
+    UsageError: if the configuration is out of range.
+  """
+  schedule = make_schedule(config, steps_per_epoch=steps_per_epoch, total_steps=total_steps)
+  clip, decay = optax.identity(), optax.identity()  # what is off keeps its place in the state
+  if config.clip_norm is not None:
+    clip = optax.clip_by_global_norm(config.clip_norm)
+  if config.weight_decay:
+    mask = weights_only if config.decay == "weights" else None
+    decay = optax.add_decayed_weights(config.weight_decay, mask)
+  return optax.chain(clip, decay, optax.sgd(schedule, config.momentum or None, config.nesterov))
+
+
+def weights_only(params: Any) -> Any:
+  """What decays by `decay="weights"`: the parameters called "kernel".
+
+  Args:
+    params: the parameters of Flax modules.
+
+  Returns:
+    The same tree of booleans.
+  """
+  return jax.tree_util.tree_map_with_path(lambda path, _: path[-1].key == "kernel", params)
+
+
+def cross_entropy(logits: jax.Array, labels: jax.Array, smoothing: float = 0.0) -> jax.Array:
+  """Cross entropy of each example, in float32 or wider, as PyTorch's with `label_smoothing`.
+
+  Args:
+    logits: class scores, (..., classes).
+    labels: integers, (...).
+    smoothing: part of the target that is spread evenly over all classes, the right one included.
+
+  Returns:
+    The losses, (...).
+  """
+  logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+  if not smoothing:
+    return optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+  targets = jax.nn.one_hot(labels, logits.shape[-1], dtype=logits.dtype)
+  return optax.softmax_cross_entropy(logits, optax.smooth_labels(targets, smoothing))

@@ -11,7 +11,9 @@ from rich.console import Console
 from rich.progress import Progress
 
 from experiments import UsageError, data
-from experiments.training import Curve, Score, Trainer, fit, to_device
+from experiments.fit import Curve, fit
+from experiments.step import Score
+from experiments.training import Trainer, to_device
 from kerv_jax import kernels
 from kerv_jax.models import lenet5
 
@@ -235,7 +237,7 @@ class Study:
       monitor.begin(f"{LABELS[arm]}, trying lr {rate:g}")
       state = trainer.init(self.config.seed, self.image_shape, rate)
       state, _, _ = trainer.run(state, self.train_set, order)
-      score = trainer.evaluate(state.params, self.validation_set)
+      score = trainer.evaluate(state, self.validation_set)
       scores[rate] = score if math.isfinite(score.loss) else Score(math.inf, 0.0)
       monitor.advance(len(order))
     tried = ", ".join(

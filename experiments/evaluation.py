@@ -1,0 +1,70 @@
+"""Evaluation of what a run has learnt."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any, Literal
+
+from experiments import UsageError
+from experiments.build import build
+from experiments.checkpoints import Checkpoints, DamagedError
+from experiments.config import TrainConfig, from_dict
+from experiments.folder import read_config
+from experiments.parallel import Layout, ParallelConfig, connect
+
+
+def evaluate(
+  folder: str | Path,
+  *,
+  checkpoint: Literal["newest", "best"] | int = "newest",
+  crops: int = 1,
+  batch_size: int | None = None,
+  data_dir: str | None = None,
+  parallel: ParallelConfig | None = None,
+) -> dict[str, Any]:
+  """Scores a checkpoint of a run on its test set; nothing is written.
+
+  Args:
+    folder: of the run.
+    checkpoint: the newest, the best, or that of a step.
+    crops: pieces of each image, 1 or 10.
+    batch_size: examples at a time, at most; None is the run's.
+    data_dir: folder of prepared TensorFlow Datasets; None is the run's.
+    parallel: devices and processes; None is all devices of this process.
+
+  Returns:
+    "step", "crops", "loss", "accuracy" and "top5".
+
+  Raises:
+    UsageError: if there is no such run or checkpoint, it is damaged, or an option will not do.
+  """
+  folder = Path(folder)
+  config: TrainConfig = from_dict(read_config(folder))
+  parallel = parallel or ParallelConfig()
+  if batch_size is not None and batch_size < 1:
+    raise UsageError(f"`--batch-size` must be at least 1, got {batch_size}")
+  if data_dir is not None:
+    data = dataclasses.replace(config.data, data_dir=data_dir)
+    config = dataclasses.replace(config, data=data)
+  connect(parallel)
+  layout = Layout.of(parallel)
+  checkpoints = Checkpoints(folder, layout, read_only=True)
+  try:
+    if not checkpoints.steps:
+      raise UsageError(f"the run in {str(folder)!r} has no complete checkpoint yet")
+    if isinstance(checkpoint, int) and checkpoint not in checkpoints.steps:
+      raise UsageError(
+        f"`--checkpoint` must be newest, best or one of {checkpoints.steps}, got {checkpoint}"
+      )
+    parts = build(config, layout)
+    shapes = parts.trainer.shapes(parts.image_shape)
+    restored = checkpoints.restore(shapes, checkpoint if isinstance(checkpoint, int) else None)
+    if checkpoint == "best" and checkpoints.best_step is not None:
+      restored = checkpoints.restore(shapes, checkpoints.best_step)
+  except DamagedError as error:
+    raise UsageError(f"damaged: {error}") from error
+  finally:
+    checkpoints.close()
+  assert restored is not None
+  state = layout.put_tree(restored.state, layout.state(shapes))
+  score = parts.feed.evaluate(state, batch_size or config.eval.batch_size, crops)
+  return {"step": restored.step, "crops": crops} | score._asdict()

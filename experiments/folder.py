@@ -1,0 +1,197 @@
+"""The folder of a run: one live run at a time, its configuration, and what it ran on."""
+
+import datetime
+import fcntl
+import importlib.metadata
+import json
+import os
+import platform
+import shutil
+import socket
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from experiments import UsageError
+from experiments.checkpoints import CHECKPOINTS, DAMAGED, DIGESTS
+from experiments.digests import write_atomically
+
+CONFIG, MANIFEST, LOCK = "config.json", "manifest.json", "lock"
+PACKAGES = ("kerv_jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
+
+
+class Folder:
+  """A run's folder, locked for as long as this object is open.
+
+  The lock ends with the process, however that ends; it holds on one machine, and on others as far
+  as the file system has locks.
+
+  Args:
+    path: made if it is not there.
+
+  Raises:
+    UsageError: if it cannot be written to, or another run is live in it.
+  """
+
+  def __init__(self, path: str | Path):
+    self.path = Path(path)
+    try:
+      self.path.mkdir(parents=True, exist_ok=True)
+      self._lock = (self.path / LOCK).open("a+", encoding="utf-8")
+    except OSError as error:
+      raise UsageError(
+        f"`--run.out` must be a folder to write to, got {str(path)!r}: {error}"
+      ) from None
+    try:
+      fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+      self._lock.seek(0)
+      holder = self._lock.read().strip() or "unknown"
+      self._lock.close()
+      raise UsageError(
+        f"another run is live in {self.path}: process {holder}; wait for it, stop it, or give "
+        "another `--run.out`"
+      ) from None
+    self._lock.truncate(0)
+    self._lock.write(f"{os.getpid()} on {socket.gethostname()}")
+    self._lock.flush()
+
+  def close(self) -> None:
+    """Lets another run have the folder."""
+    self._lock.close()
+
+  def clear(self) -> None:
+    """Removes what an earlier run has written here, and nothing else."""
+    for name in (CHECKPOINTS, DIGESTS, DAMAGED, "tensorboard"):
+      shutil.rmtree(self.path / name, ignore_errors=True)
+    for name in (CONFIG, MANIFEST, "metrics.jsonl", "timing.jsonl", "summary.json"):
+      (self.path / name).unlink(missing_ok=True)
+
+  def claim(self, config: Mapping[str, Any], *, ignored: frozenset[str], accept: bool) -> None:
+    """Writes the configuration, or checks it against that of the run that is here.
+
+    Args:
+      config: nested, of JSON's types.
+      ignored: names at the top that decide no result.
+      accept: whether a difference is accepted, and becomes the run's configuration.
+
+    Raises:
+      UsageError: if they differ, or that of the run cannot be read.
+    """
+    file = self.path / CONFIG
+    if file.is_file() and not accept:
+      changed = _differences(read_config(self.path), config, ignored)
+      if changed:
+        raise UsageError(
+          f"{self.path} holds a run with another configuration: {'; '.join(changed)}. Give these "
+          "options as they were, another `--run.out`, `--run.accept-changes` to go on with the new "
+          "ones, or `--run.fresh` to start again"
+        )
+    elif not file.is_file() and any((self.path / CHECKPOINTS).glob("[0-9]*")) and not accept:
+      raise UsageError(
+        f"{self.path} has checkpoints but no {CONFIG} to tell of which configuration; "
+        "`--run.accept-changes` goes on from them all the same, `--run.fresh` starts again"
+      )
+    write_atomically(file, json.dumps(config, indent=2) + "\n")
+
+  def record_launch(self, command: str, **facts: Any) -> None:
+    """Adds to the manifest what is run now, with what, and on what.
+
+    Args:
+      command: that was given.
+      **facts: more, of JSON's types.
+    """
+    file = self.path / MANIFEST
+    try:
+      launches = json.loads(file.read_text(encoding="utf-8"))["launches"]
+    except (OSError, ValueError, KeyError, TypeError):
+      launches = []
+    launch = {
+      "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+      "command": command,
+      "commit": commit(),
+      "host": socket.gethostname(),
+      "devices": sorted({device.device_kind for device in jax.devices()}),
+      "device_count": jax.device_count(),
+      "process_count": jax.process_count(),
+      "versions": {"python": platform.python_version()}
+      | {name: version(name) for name in PACKAGES},
+    }
+    launches.append(launch | facts)
+    write_atomically(file, json.dumps({"launches": launches}, indent=2) + "\n")
+
+
+def read_config(path: str | Path) -> dict[str, Any]:
+  """The configuration of the run in a folder.
+
+  Args:
+    path: of the folder.
+
+  Raises:
+    UsageError: if there is none, or it cannot be read.
+  """
+  file = Path(path) / CONFIG
+  try:
+    config = json.loads(file.read_text(encoding="utf-8"))
+  except FileNotFoundError:
+    raise UsageError(f"there is no run in {str(path)!r}: no file {str(file)!r}") from None
+  except (OSError, ValueError) as error:
+    raise UsageError(f"the configuration {file} is damaged: {error}") from error
+  if not isinstance(config, dict):
+    raise UsageError(f"the configuration {file} is damaged: not an object")
+  return config
+
+
+def commit() -> str | None:
+  """The commit of this repository, with a "+" after it if files differ; None if there is none."""
+  git = ["git", "-C", str(Path(__file__).parent)]
+  try:
+    head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
+    changes = subprocess.run(
+      [*git, "status", "--porcelain", "--untracked-files=no"],
+      capture_output=True,
+      text=True,
+      check=True,
+    )
+  except (OSError, subprocess.CalledProcessError):
+    return None
+  return head.stdout.strip() + ("+" if changes.stdout.strip() else "")
+
+
+def version(package: str) -> str | None:
+  """The installed version of a package; None where it is not installed but only on the path.
+
+  Args:
+    package: its name.
+  """
+  try:
+    return importlib.metadata.version(package)
+  except importlib.metadata.PackageNotFoundError:
+    return None
+
+
+def _differences(
+  before: Mapping[str, Any], after: Mapping[str, Any], ignored: frozenset[str]
+) -> list[str]:
+  """What differs, by the option's name."""
+  old, new = _flat(before, ignored), _flat(after, ignored)
+  return [
+    f"`--{name}` was {json.dumps(old.get(name))}, now {json.dumps(new.get(name))}"
+    for name in sorted(old.keys() | new.keys())
+    if old.get(name) != new.get(name)
+  ]
+
+
+def _flat(config: Mapping[str, Any], ignored: frozenset[str], prefix: str = "") -> dict[str, Any]:
+  """Values by the names of their options."""
+  values: dict[str, Any] = {}
+  for name, value in config.items():
+    option = prefix + name.replace("_", "-")
+    if isinstance(value, Mapping):
+      values |= {} if name in ignored else _flat(value, frozenset(), f"{option}.")
+    elif name not in ignored:
+      values[option] = list(value) if isinstance(value, tuple) else value
+  return values

@@ -12,30 +12,43 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv: arguments after `python -m experiments`; None is those of this process.
 
   Returns:
-    The exit code: 0, 2 for input that will not do, 130 if interrupted. Options that cannot be
-    parsed, and `--help`, exit by themselves.
+    The exit code: 0, 2 for input that will not do, 130 if interrupted; of training, see
+    `experiments.cli.EXIT_CODES`. Options that cannot be parsed, and `--help`, exit by themselves.
   """
   argv = sys.argv[1:] if argv is None else list(argv)
   try:
     import tyro
 
-    from experiments import UsageError, demo
+    from experiments import UsageError, cli, demo
   except ModuleNotFoundError as error:
     print(f"error: {error}; experiments need: pip install 'kerv_jax[experiments]'", file=sys.stderr)
     return 2
-  config = tyro.extras.subcommand_cli_from_dict(
-    {"demo": demo.DemoConfig},
-    prog="python -m experiments",
-    description="Experiments with kervolution. `python -m experiments demo` is the place to start.",
-    args=argv,
-  )
   try:
-    demo.run(config, shlex.join(["python", "-m", "experiments", *argv]))
+    if argv[:1] == ["train"]:  # its options have the defaults of a preset
+      return cli.train_command(argv[1:])
+    command = tyro.extras.subcommand_cli_from_dict(
+      {
+        "demo": demo.DemoConfig,
+        "train": cli.TrainCommand,
+        "list": cli.ListCommand,
+        "eval": cli.EvalCommand,
+      },
+      prog="python -m experiments",
+      description="Experiments with kervolution; `python -m experiments demo` is where to start.",
+      args=argv,
+    )
+    if isinstance(command, cli.ListCommand):
+      return cli.list_command(command)
+    if isinstance(command, cli.EvalCommand):
+      return cli.eval_command(command)
+    assert isinstance(command, demo.DemoConfig)
+    demo.run(command, shlex.join(["python", "-m", "experiments", *argv]))
   except UsageError as error:
     print(f"error: {error}", file=sys.stderr)
     return 2
   except KeyboardInterrupt:
-    print("interrupted; nothing written", file=sys.stderr)
+    kept = "checkpoints are kept" if argv[:1] == ["train"] else "nothing written"
+    print(f"interrupted; {kept}", file=sys.stderr)
     return 130
   return 0
 

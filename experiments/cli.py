@@ -1,0 +1,175 @@
+"""The commands `train`, `list` and `eval`."""
+
+import dataclasses
+import json
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+import jax
+import tyro
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from experiments import UsageError, presets
+from experiments.checkpoints import DamagedError, SaveError
+from experiments.config import TrainConfig
+from experiments.evaluation import evaluate
+from experiments.parallel import LostError, ParallelConfig, is_main
+from experiments.run import Diverged, train
+
+EXIT_USAGE, EXIT_DIVERGED, EXIT_UNSAVED, EXIT_LOST, EXIT_STOPPED = 2, 3, 4, 5, 75
+FAILURES: dict[type[Exception], int] = {
+  UsageError: EXIT_USAGE,
+  DamagedError: EXIT_USAGE,
+  Diverged: EXIT_DIVERGED,
+  SaveError: EXIT_UNSAVED,
+  LostError: EXIT_LOST,
+}
+_HINTS: dict[type[Exception], str] = {
+  DamagedError: "no checkpoint can be used; move them away or give `--run.fresh` to start again:\n",
+  LostError: "another process of this run was lost; the same command, in all of them, goes on from "
+  "the newest checkpoint. ",
+}
+EXIT_CODES = (
+  "Exit codes: 0 done; 2 something to mend in what was given; 3 the loss is not finite; 4 cannot "
+  "save; 5 another process was lost; 75 stopped by a signal and saved, the same command goes on."
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainCommand:
+  """Train a network of the paper: `train PRESET [options]`, `train PRESET --help` for the options.
+
+  A run that is in the folder already goes on where it was.
+  """
+
+
+@dataclasses.dataclass(frozen=True)
+class ListCommand:
+  """List the presets, or show one."""
+
+  preset: Annotated[str | None, tyro.conf.Positional] = None
+  """The one to show."""
+
+
+@dataclasses.dataclass(frozen=True)
+class EvalCommand:
+  """Evaluate what a run has learnt on its test set."""
+
+  folder: Annotated[str, tyro.conf.Positional]
+  """Of the run."""
+  checkpoint: Literal["newest", "best"] | int = "newest"
+  """The newest, the one with the best test accuracy (which is then no honest estimate), or that of
+  a step."""
+  crops: Literal[1, 10] = 1
+  """Pieces of each image, for ImageNet."""
+  batch_size: int | None = None
+  """Examples at a time, at most; if not given, the run's."""
+  data_dir: str | None = None
+  """Folder of prepared TensorFlow Datasets, if it is not the run's."""
+  parallel: ParallelConfig = dataclasses.field(default_factory=ParallelConfig)
+
+
+def train_command(argv: Sequence[str]) -> int:
+  """`python -m experiments train PRESET [options]`.
+
+  Args:
+    argv: what follows "train".
+
+  Returns:
+    The exit code.
+
+  Raises:
+    UsageError: if the preset or an option will not do.
+  """
+  if not argv or argv[0] in ("-h", "--help"):
+    print(f"usage: python -m experiments train PRESET [options]\n\n{TrainCommand.__doc__}\n")
+    print(EXIT_CODES)
+    list_command(ListCommand())
+    return 0 if argv else EXIT_USAGE
+  name = argv[0]
+  preset = presets.get(name)
+  config = tyro.cli(
+    TrainConfig,
+    prog=f"python -m experiments train {name}",
+    description=f"{describe(name)}\n\n{EXIT_CODES}",
+    args=list(argv[1:]),
+    default=preset.config,
+  )
+  command = shlex.join(["python", "-m", "experiments", "train", *argv])
+  try:
+    outcome = train(config, command, out=f"runs/{name}")
+  except tuple(FAILURES) as error:
+    code = FAILURES[type(error)]
+    print(f"error: {_HINTS.get(type(error), '')}{error}", file=sys.stderr, flush=True)
+    if jax.distributed.is_initialized():
+      os._exit(code)  # the orderly way waits for the other processes
+    return code
+  return EXIT_STOPPED if outcome.status == "stopped" else 0
+
+
+def list_command(command: ListCommand) -> int:
+  """`python -m experiments list`.
+
+  Args:
+    command: what was given.
+
+  Returns:
+    The exit code.
+
+  Raises:
+    UsageError: if there is no such preset.
+  """
+  console = Console()
+  if command.preset is not None:
+    config = dataclasses.asdict(presets.get(command.preset).config)
+    console.print(describe(command.preset), highlight=False, markup=False)
+    console.print_json(json.dumps(config))
+    return 0
+  table = Table("preset", "in the paper", box=box.SIMPLE_HEAD, padding=0, pad_edge=False)
+  for name, preset in presets.PRESETS.items():
+    table.add_row(name, preset.source)
+  console.print(table, highlight=False)
+  return 0
+
+
+def eval_command(command: EvalCommand) -> int:
+  """`python -m experiments eval FOLDER`.
+
+  Args:
+    command: what was given.
+
+  Returns:
+    The exit code.
+
+  Raises:
+    UsageError: if there is no such run, or an option will not do.
+  """
+  result = evaluate(
+    command.folder,
+    checkpoint=command.checkpoint,
+    crops=command.crops,
+    batch_size=command.batch_size,
+    data_dir=command.data_dir,
+    parallel=command.parallel,
+  )
+  if is_main():
+    print(json.dumps(result))
+  return 0
+
+
+def describe(name: str) -> str:
+  """What a preset is, in a few lines.
+
+  Args:
+    name: of the preset.
+  """
+  preset = presets.get(name)
+  twin = f" Its CNN: {preset.twin}." if preset.twin else ""
+  return (
+    f"{name}: {preset.source}.{twin}\nThe paper leaves open, and chosen here: {preset.left_open}."
+  )

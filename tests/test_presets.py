@@ -1,0 +1,218 @@
+"""The presets of the paper's tables, and the command line around them."""
+
+import dataclasses
+import io
+import json
+
+import flax.linen as nn
+import jax
+import numpy as np
+import pytest
+
+pytest.importorskip("orbax.checkpoint", reason="needs the extra 'experiments'")
+pytest.importorskip("tyro", reason="needs the extra 'experiments'")
+
+from PIL import Image
+
+from experiments import UsageError, build, cli
+from experiments.__main__ import main
+from experiments.config import ModelConfig, TrainConfig, from_dict
+from experiments.data import StreamedDataset
+from experiments.evaluation import evaluate
+from experiments.optim import learning_rate_at
+from experiments.presets import PRESETS
+
+KNNS = [name for name, preset in PRESETS.items() if preset.twin]
+SHAPES = {"mnist": (28, 28, 1), "sample": (28, 28, 1), "imagenet2012": (224, 224, 3)}
+CLASSES = {"cifar100": 100, "imagenet2012": 1000}
+
+
+def test_every_row_of_the_tables_has_its_presets():
+  groups = {"resnet110-cifar10": 1, "resnet110-cifar100": 1, "resnet32-cifar10+": 6}
+  for name in ("googlenet", "resnet110", "densenet40"):
+    groups |= {f"{name}-cifar10+": 1, f"{name}-cifar100+": 1}
+  groups |= {f"resnet{depth}-imagenet": 1 for depth in (18, 34, 50, 101)}
+  for group, knns in groups.items():
+    assert f"{group}-cnn" in PRESETS
+    assert len([name for name in KNNS if PRESETS[name].twin == f"{group}-cnn"]) == knns
+  degrees = [PRESETS[name].config.model for name in KNNS if name.startswith("resnet32")]
+  assert [(model.degree, model.balance, model.learnable) for model in degrees] == [
+    (degree, balance, learnable)
+    for degree in (3, 5)
+    for balance, learnable in ((0, False), (1, False), (1, True))
+  ]
+
+
+@pytest.mark.parametrize("name", KNNS)
+def test_twins_differ_in_the_first_layer_alone(name):
+  knn, cnn = PRESETS[name].config, PRESETS[PRESETS[name].twin].config
+  assert dataclasses.replace(knn, model=cnn.model) == cnn
+  shape, classes = SHAPES.get(knn.data.name, (32, 32, 3)), CLASSES.get(knn.data.name, 10)
+  image = jax.ShapeDtypeStruct((1, *shape), np.float32)
+
+  def layers(config):
+    """Every call of a convolution, and whether it is a kervolution; nothing is computed."""
+    model, calls = build.network(config.model, classes), []
+
+    def see(next_function, args, kwargs, context):
+      if isinstance(context.module, nn.Conv):
+        calls.append((context.module.path, type(context.module).__name__, context.module.features))
+      return next_function(*args, **kwargs)
+
+    with nn.intercept_methods(see):
+      variables = jax.eval_shape(model.init, jax.random.key(0), image)
+    return calls, variables
+
+  (knn_calls, knn_variables), (cnn_calls, cnn_variables) = layers(knn), layers(cnn)
+  assert {kind for _, kind, _ in cnn_calls} == {"Conv"}
+  assert [i for i, call in enumerate(knn_calls) if call[1] == "KervConv"] == [0]
+  assert [(path, size) for path, _, size in knn_calls] == [(p, s) for p, _, s in cnn_calls]
+  extra = jax.tree.leaves(knn_variables["params"])
+  added = sum(leaf.size for leaf in extra) - sum(
+    leaf.size for leaf in jax.tree.leaves(cnn_variables["params"])
+  )
+  assert added == int(knn.model.learnable)
+
+
+def rates(name, epochs):
+  config = PRESETS[name].config
+  return [
+    learning_rate_at(config.optim, epoch * 10, steps_per_epoch=10, total_steps=config.epochs * 10)
+    for epoch in epochs
+  ]
+
+
+@pytest.mark.parametrize(
+  ("name", "epochs", "batch_size", "weight_decay", "before", "drops"),
+  [
+    ("resnet110-cifar10-knn", 200, 128, 5e-4, 0.1, (75, 125, 150)),
+    ("densenet40-cifar100+-knn", 300, 64, 1e-4, 0.1, (150, 225)),
+    ("resnet32-cifar10+-degree5-learnable", 164, 128, 1e-4, 0.1, (82, 123)),
+    ("resnet50-imagenet-knn", 100, 256, 1e-4, 0.1, (30, 60, 90)),
+  ],
+)
+def test_schedules_are_the_papers(name, epochs, batch_size, weight_decay, before, drops):
+  config = PRESETS[name].config
+  assert (config.epochs, config.data.batch_size) == (epochs, batch_size)
+  assert config.optim.weight_decay == weight_decay
+  assert config.optim.momentum == 0.9
+  for number, epoch in enumerate(drops):
+    assert rates(name, [epoch - 1, epoch]) == pytest.approx(
+      [before * 0.1**number, before * 0.1 ** (number + 1)]
+    )
+
+
+def test_augmentation_is_the_papers():
+  for name, preset in PRESETS.items():
+    data = preset.config.data
+    assert (data.flip, data.pad) == ((True, 4) if "+" in name else (False, 0)), name
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_are_described_and_survive_json(name):
+  preset = PRESETS[name]
+  preset.config.check()
+  assert "paper leaves open" in cli.describe(name)
+  assert len(preset.left_open) > 40
+  values = json.loads(json.dumps(dataclasses.asdict(preset.config)))
+  assert from_dict(values) == preset.config
+
+
+@pytest.mark.parametrize(
+  ("change", "message"),
+  [
+    ({"sede": 1}, "unknown in the configuration: --sede"),
+    ({"model": {"kernle": "l1"}}, "unknown in the configuration: --model.kernle"),
+    ({"seed": "1"}, "`--seed` must be"),
+    ({"seed": True}, "`--seed` must be"),
+    ({"model": {"kernel": "quintic"}}, "`--model.kernel` must be"),
+    ({"optim": {"milestones": [1.0, "2"]}}, "`--optim.milestones` must be"),
+  ],
+)
+def test_configuration_that_makes_no_sense_is_refused(change, message):
+  with pytest.raises(UsageError, match=message):
+    from_dict(change)
+
+
+def test_configuration_of_the_defaults():
+  assert from_dict({}) == TrainConfig()
+
+
+def test_options_of_the_network_reach_it():
+  image = jax.ShapeDtypeStruct((1, 8, 8, 3), np.float32)
+  plain = ModelConfig(name="resnet8", kernel="gaussian", learnable=True, layers="all")
+  saving = dataclasses.replace(plain, dtype="bfloat16", remat=True)
+  networks = [build.network(config, 10) for config in (plain, saving)]
+  shapes = [jax.eval_shape(net.init, jax.random.key(0), image) for net in networks]
+  assert shapes[0] == shapes[1]  # parameters stay in float32
+  names = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(shapes[0])]
+  assert sum("gamma" in name for name in names) == 7  # a kervolution each
+  ones = np.ones(image.shape, np.float32)
+  programs = [
+    str(jax.make_jaxpr(jax.grad(lambda v, net=net: net.apply(v, ones).sum()))(shapes[0]))
+    for net in networks
+  ]
+  assert ["bf16" in program for program in programs] == [False, True]
+  assert ["remat" in program or "checkpoint" in program for program in programs] == [False, True]
+
+
+# Every preset trains
+
+
+@pytest.fixture(scope="module")
+def colour(tmp_path_factory):
+  """A set in the shape of CIFAR: three colours, 32x32."""
+  rng = np.random.default_rng(0)
+  arrays = {}
+  for part, number in (("train", 8), ("test", 5)):
+    arrays[f"x_{part}"] = rng.integers(0, 256, (number, 32, 32, 3)).astype(np.uint8)
+    arrays[f"y_{part}"] = np.arange(number) % 3
+  file = tmp_path_factory.mktemp("colour") / "colour.npz"
+  np.savez(file, **arrays)
+  return str(file)
+
+
+def files(number):
+  """Encoded images of many sizes, with labels."""
+  rng = np.random.default_rng(number)
+  encoded = []
+  for i in range(number):
+    buffer = io.BytesIO()
+    pixels = rng.integers(0, 256, (40 + i, 50 - i, 3)).astype(np.uint8)
+    Image.fromarray(pixels).save(buffer, "PNG")
+    encoded.append((buffer.getvalue(), i % 3))
+  return encoded
+
+
+def run_small(name, tmp_path, *more):
+  """Two steps and an evaluation of a preset on other data."""
+  out = tmp_path / "run"
+  small = ["--data.batch-size", 4, "--epochs", 1, "--eval.batch-size", 5]
+  assert main(["train", name, "--run.out", str(out), *map(str, small), *map(str, more)]) == 0
+  (row,) = map(json.loads, (out / "metrics.jsonl").read_text().splitlines())
+  assert row["step"] == 2
+  assert np.isfinite(row["train_loss"])
+  assert 0 <= row["test_accuracy"] <= row["test_top5"] <= 1
+
+
+@pytest.mark.parametrize("name", ["lenet5-sample-cnn", "lenet5-sample-gaussian", "lenet5-mnist-l1"])
+def test_preset_of_lenet_trains(name, colour, tmp_path):
+  run_small(name, tmp_path, "--data.name", colour)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in PRESETS if "imagenet" not in name])
+def test_preset_trains(name, colour, tmp_path):
+  run_small(name, tmp_path, "--data.name", colour)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in PRESETS if "imagenet" in name])
+def test_preset_of_imagenet_trains(name, monkeypatch, tmp_path):
+  """On images of 32 pixels."""
+  dataset = StreamedDataset(files(8), files(5), "files", num_classes=3, size=32, resize=36)
+  monkeypatch.setattr(build.data, "load", lambda *_, **__: dataset)
+  run_small(name, tmp_path)
+  score = evaluate(tmp_path / "run", crops=10)
+  assert (score["step"], score["crops"]) == (2, 10)
+  assert 0 <= score["accuracy"] <= score["top5"] <= 1

@@ -1,4 +1,4 @@
-"""The command line: `python -m benchmarks --help`. Needs jax, flax and optax alone."""
+"""The command line: `python -m benchmarks --help`. Needs jax, flax and optax; engine more."""
 
 import argparse
 import dataclasses
@@ -64,6 +64,9 @@ def _parser() -> argparse.ArgumentParser:
   add_check(command)
   command = add("growth", "how time and memory grow with each size of a layer")
   command.add_argument("--quick", action="store_true", help="few sizes, kernels and rounds")
+  command = add("engine", "steps a second of a training run beside those of a bare loop")
+  command.add_argument("--quick", action="store_true", help="LeNet-5 only, few rounds")
+  add_check(command)
   add("correctness", "values and gradients on this device against float64 on the host")
   command = add("accuracy", "table of errors of the squared distance, docs/accuracy.md", out=False)
   command.add_argument("--out", type=pathlib.Path, default=pathlib.Path("docs/accuracy.md"))
@@ -98,7 +101,13 @@ def main(argv: Sequence[str] | None = None) -> int:
   if args.out is None and getattr(args, "resume", False):
     parser.error("argument --resume: needs --out where only a part is measured")
   results = Results(args.out, shlex.join(["python", "-m", "benchmarks", *argv]))
-  run = {"operator": _operator, "step": _step, "growth": _growth, "correctness": _correctness}
+  run = {
+    "operator": _operator,
+    "step": _step,
+    "growth": _growth,
+    "engine": _engine,
+    "correctness": _correctness,
+  }
   failures = run[args.command](args, results)
   print(f"\nwritten to {args.out}" if args.out else "\nnot written: a part, and no --out")
   for failure in failures:
@@ -181,6 +190,15 @@ def _growth(args: argparse.Namespace, results: Results) -> list[str]:
   )
   print(f"\n{report.slopes(rows)}")
   return []
+
+
+def _engine(args: argparse.Namespace, results: Results) -> list[str]:
+  from benchmarks import engine  # the experiments' packages, which the rest does not need
+
+  quick = {"names": engine.PRESETS[:1], "rounds": 3, "seconds": 0.5} if args.quick else {}
+  rows = _collect(engine.rows(**quick), results, lambda r: f"{r['preset']}: {_ratio(r)}")
+  print(f"\n{report.engine(rows)}")
+  return engine.failures(rows, targets.NOISE) if args.check else []
 
 
 def _correctness(args: argparse.Namespace, results: Results) -> list[str]:

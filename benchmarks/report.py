@@ -144,6 +144,20 @@ def steps(rows: Sequence[Row]) -> str:
   return table(["network", "kervolutions", "kernel", "time of a step", "target"], body)
 
 
+def engine(rows: Sequence[Row]) -> str:
+  """Steps a second of a training run and of a bare loop."""
+  body = [
+    [
+      row["preset"],
+      f"{row['per_second']:.3g}",
+      f"{row['baseline_per_second']:.3g}",
+      f"{row['ratio']:.3f} ({row['low']:.3f} to {row['high']:.3f})",
+    ]
+    for row in rows
+  ]
+  return table(["preset", "steps a second", "bare loop", "ratio"], body)
+
+
 def compilation(rows: Sequence[Row]) -> str:
   """Compile times beside a convolutional layer's."""
   body = [[r["kernel"], f"{r['ratio']:.1f}", f"{r['seconds']:.2f}", str(r["loops"])] for r in rows]
@@ -284,6 +298,15 @@ def page(results: dict[str, dict[str, Any]]) -> str:
         _where(found),
         "Over the step of the same network with convolutions, timed right beside it.",
         steps(found["rows"]),
+      ]
+    if found := results.get(f"engine-{backend}"):
+      parts += [
+        f"## A training run on {found['device']}",
+        _where(found),
+        "Steps a second of `python -m experiments train`, losses and progress included, evaluation "
+        "and checkpoints not, over those of the same step jitted and called in a bare loop; the "
+        "median of the ratios, round by round, and their 10th and 90th percentile. Target: 0.95.",
+        engine(found["rows"]),
       ]
     if found := results.get(f"growth-{backend}"):
       parts += [

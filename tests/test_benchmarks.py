@@ -327,6 +327,22 @@ def test_targets_of_steps():
   assert "LeNet-5, polynomial" in step.failures(rows, noise=1.0)[0]
 
 
+def test_a_run_is_measured_beside_a_bare_loop(monkeypatch, capsys):
+  pytest.importorskip("orbax.checkpoint", reason="needs the extra 'experiments'")
+  from benchmarks import engine
+
+  (row,) = engine.rows(names=("lenet5-mnist-cnn",), rounds=3, seconds=0.1)
+  assert row["low"] <= row["ratio"] <= row["high"]
+  assert row["per_second"] > 0
+  assert row["baseline_per_second"] > 0
+  slow = row | {"ratio": 0.7}
+  monkeypatch.setattr(engine, "rows", lambda **_: iter([slow]))
+  assert cli.main(["engine", "--quick", "--check"]) == 1
+  assert "0.700 of a bare loop's" in capsys.readouterr().err
+  assert engine.failures([slow], noise=1.4) == []
+  assert "lenet5-mnist-cnn" in report.engine([slow])
+
+
 def test_correctness_finds_what_is_wrong(monkeypatch, tmp_path, capsys):
   monkeypatch.setattr(correctness, "SHAPES", (SMALL,))
   monkeypatch.setattr(correctness, "KERNELS", {"L1": kernels.L1(), "L2": kernels.L2()})

@@ -1,5 +1,6 @@
 """The command line: `python -m experiments --help`."""
 
+import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -21,7 +22,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     from experiments import UsageError, cli, demo
   except ModuleNotFoundError as error:
-    print(f"error: {error}; experiments need: pip install 'kerv_jax[experiments]'", file=sys.stderr)
+    print(f"error: {error}; experiments need: pip install '.[experiments]'", file=sys.stderr)
     return 2
   try:
     if argv[:1] == ["train"]:  # its options have the defaults of a preset
@@ -46,6 +47,9 @@ def main(argv: Sequence[str] | None = None) -> int:
   except UsageError as error:
     print(f"error: {error}", file=sys.stderr)
     return 2
+  except BrokenPipeError:  # as in `... --help | head`
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 141
   except KeyboardInterrupt:
     kept = "checkpoints are kept" if argv[:1] == ["train"] else "nothing written"
     print(f"interrupted; {kept}", file=sys.stderr)

@@ -21,6 +21,7 @@ from experiments.data import (
   Normalisation,
   StreamedDataset,
 )
+from experiments.digests import digest
 from experiments.feeds import Feed, MemoryFeed, StreamFeed
 from experiments.parallel import Layout
 from experiments.training import Trainer
@@ -41,6 +42,7 @@ class Parts(NamedTuple):
     description: a line that says what the data are.
     schedule: from steps taken to the learning rate.
     total_steps: of the run.
+    fingerprint: of the data: other data under the same name have another one.
   """
 
   trainer: Trainer
@@ -49,6 +51,7 @@ class Parts(NamedTuple):
   description: str
   schedule: Callable[[int], float]
   total_steps: int
+  fingerprint: str
 
 
 def build(config: TrainConfig, layout: Layout) -> Parts:
@@ -84,6 +87,10 @@ def build(config: TrainConfig, layout: Layout) -> Parts:
       f"`--data.name` must have images of at least {SMALLEST_LENET_IMAGE}x{SMALLEST_LENET_IMAGE} "
       f"for lenet5, got {shape[0]}x{shape[1]}"
     )
+  if config.data.pad >= min(shape[:2]):
+    raise UsageError(
+      f"`--data.pad` must be below the images' sides, {shape[0]}x{shape[1]}, got {config.data.pad}"
+    )
   steps_per_epoch = max(len(dataset.train) // config.data.batch_size, 1)
   lengths = {"steps_per_epoch": steps_per_epoch, "total_steps": config.epochs * steps_per_epoch}
   schedule = optim.make_schedule(config.optim, **lengths)
@@ -100,6 +107,13 @@ def build(config: TrainConfig, layout: Layout) -> Parts:
     feed: Feed = MemoryFeed(dataset, trainer, config.data, config.seed)
   else:
     feed = StreamFeed(dataset, trainer, config.data, config.seed)
+  try:
+    trainer.check(shape, config.data.batch_size)
+  except ValueError as error:
+    raise UsageError(
+      f"`--model.name` {config.model.name} cannot be trained with `--data.name` {config.data.name} "
+      f"and `--data.batch-size` {config.data.batch_size}: {error}"
+    ) from error
   return Parts(
     trainer,
     feed,
@@ -107,7 +121,23 @@ def build(config: TrainConfig, layout: Layout) -> Parts:
     f"{dataset.description}: {len(dataset.train):,} to train, {len(dataset.test):,} to test",
     lambda step: float(np.asarray(schedule(step))),
     lengths["total_steps"],
+    fingerprint(dataset),
   )
+
+
+def fingerprint(dataset: Dataset | StreamedDataset) -> str:
+  """What tells data apart: of images in memory all of them, of streamed ones their number.
+
+  Args:
+    dataset: as it is trained on.
+  """
+  parts: dict[str, Any] = {"classes": np.asarray(dataset.num_classes)}
+  for name in ("train", "test"):
+    examples = getattr(dataset, name)
+    parts[name] = np.asarray(len(examples))
+    if isinstance(dataset, Dataset):
+      parts[name] = {"images": examples.images, "labels": examples.labels}
+  return digest(parts)
 
 
 def load(config: TrainConfig) -> Dataset | StreamedDataset:

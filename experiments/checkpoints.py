@@ -199,7 +199,8 @@ class Checkpoints:
       The checkpoint, or None if there never was one.
 
     Raises:
-      DamagedError: if there are checkpoints and none is undamaged, or the one asked for is not.
+      DamagedError: if there are, or were, checkpoints and none is undamaged, or the one asked for
+        is not.
       UsageError: if it is of another network.
     """
     target = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
@@ -219,6 +220,9 @@ class Checkpoints:
       self.set_aside(steps[: len(faults)])
       self._scores = {int(step): score for step, score in record["scores"]}
       return Restored(candidate, state, record["run"], tuple(faults))
+    if not faults and self._seals.names:
+      steps = ", ".join(self._seals.names)
+      faults.append(f"{self.root}: there is no checkpoint, though there was one of step {steps}")
     if faults:
       raise DamagedError("\n".join(faults))
     return None

@@ -92,6 +92,8 @@ def train_command(argv: Sequence[str]) -> int:
     list_command(ListCommand())
     return 0 if argv else EXIT_USAGE
   name = argv[0]
+  if name.startswith("-"):
+    raise UsageError(f"the name of a preset must come first, got {name!r}")
   preset = presets.get(name)
   config = tyro.cli(
     TrainConfig,
@@ -106,8 +108,8 @@ def train_command(argv: Sequence[str]) -> int:
   except tuple(FAILURES) as error:
     code = FAILURES[type(error)]
     print(f"error: {_HINTS.get(type(error), '')}{error}", file=sys.stderr, flush=True)
-    if jax.distributed.is_initialized():
-      os._exit(code)  # the orderly way waits for the other processes
+    if jax.distributed.is_initialized() and not isinstance(error, UsageError):
+      os._exit(code)  # the orderly way waits for the other processes, which end by themselves
     return code
   return EXIT_STOPPED if outcome.status == "stopped" else 0
 
@@ -158,6 +160,8 @@ def eval_command(command: EvalCommand) -> int:
     parallel=command.parallel,
   )
   if is_main():
+    for fault in result.pop("damaged"):
+      print(f"damaged checkpoint: {fault}", file=sys.stderr)
     print(json.dumps(result))
   return 0
 

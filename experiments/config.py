@@ -158,13 +158,13 @@ class RunConfig:
       if value is not None and value < 1:
         raise UsageError(f"`--run.{name.replace('_', '-')}` must be at least 1, got {value}")
     if self.tensorboard and importlib.util.find_spec("tensorboardX") is None:
-      raise UsageError("`--run.tensorboard` needs: pip install 'kerv_jax[tensorboard]'")
+      raise UsageError("`--run.tensorboard` needs: pip install '.[tensorboard]'")
     if self.keep < 2:
       raise UsageError(f"`--run.keep` must be at least 2, got {self.keep}")
 
 
-UNIDENTIFYING = frozenset({"run", "parallel"})
-"""Parts of a configuration that decide no result: a run may go on with others."""
+UNIDENTIFYING = frozenset({"run", "parallel", "data.data-dir"})
+"""What in a configuration decides no result: a run may go on with others."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -50,6 +50,11 @@ class Seals:
         return f"{path} does not have the SHA-256 it was written with"
     return None
 
+  @property
+  def names(self) -> list[str]:
+    """Names of the folders that have a seal, whether they are there or not."""
+    return sorted(path.stem for path in self.folder.glob("*.sha256"))
+
   def remove(self, name: str) -> None:
     """Forgets the seal of a folder, if there is one.
 

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from experiments import UsageError
-from experiments.build import build
-from experiments.checkpoints import Checkpoints, DamagedError
+from experiments.build import Parts, build
+from experiments.checkpoints import Checkpoints, DamagedError, Restored
 from experiments.config import TrainConfig, from_dict
 from experiments.folder import read_config
 from experiments.parallel import Layout, ParallelConfig, connect
@@ -32,7 +32,8 @@ def evaluate(
     parallel: devices and processes; None is all devices of this process.
 
   Returns:
-    "step", "crops", "loss", "accuracy" and "top5".
+    "step", "crops", "loss", "accuracy", "top5" and "damaged": a line for each newer checkpoint that
+    is damaged, and was passed over.
 
   Raises:
     UsageError: if there is no such run or checkpoint, it is damaged, or an option will not do.
@@ -47,24 +48,52 @@ def evaluate(
     config = dataclasses.replace(config, data=data)
   connect(parallel)
   layout = Layout.of(parallel)
-  checkpoints = Checkpoints(folder, layout, read_only=True)
-  try:
-    if not checkpoints.steps:
-      raise UsageError(f"the run in {str(folder)!r} has no complete checkpoint yet")
-    if isinstance(checkpoint, int) and checkpoint not in checkpoints.steps:
-      raise UsageError(
-        f"`--checkpoint` must be newest, best or one of {checkpoints.steps}, got {checkpoint}"
-      )
-    parts = build(config, layout)
-    shapes = parts.trainer.shapes(parts.image_shape)
-    restored = checkpoints.restore(shapes, checkpoint if isinstance(checkpoint, int) else None)
-    if checkpoint == "best" and checkpoints.best_step is not None:
-      restored = checkpoints.restore(shapes, checkpoints.best_step)
-  except DamagedError as error:
-    raise UsageError(f"damaged: {error}") from error
-  finally:
-    checkpoints.close()
-  assert restored is not None
-  state = layout.put_tree(restored.state, layout.state(shapes))
+  parts = build(config, layout)
+  restored = _restore(folder, layout, parts, checkpoint)
+  state = layout.put_tree(restored.state, layout.state(restored.state))
   score = parts.feed.evaluate(state, batch_size or config.eval.batch_size, crops)
-  return {"step": restored.step, "crops": crops} | score._asdict()
+  found = {"step": restored.step, "crops": crops, "damaged": list(restored.faults)}
+  return found | score._asdict()
+
+
+def _restore(
+  folder: Path, layout: Layout, parts: Parts, checkpoint: Literal["newest", "best"] | int
+) -> Restored:
+  """Reads a checkpoint; again, if a live run has meanwhile replaced those that were there."""
+  seen: list[int] = []
+  while True:
+    checkpoints = Checkpoints(folder, layout, read_only=True)
+    before, seen = seen, checkpoints.steps
+    try:
+      restored = _read(checkpoints, folder, parts, checkpoint)
+      if not restored.faults or seen == before:
+        return restored
+    except DamagedError as error:
+      if seen == before or isinstance(checkpoint, int):
+        raise UsageError(f"damaged: {error}") from error
+    finally:
+      checkpoints.close()
+
+
+def _read(
+  checkpoints: Checkpoints,
+  folder: Path,
+  parts: Parts,
+  checkpoint: Literal["newest", "best"] | int,
+) -> Restored:
+  """Reads a checkpoint of those there are."""
+  steps = checkpoints.steps
+  if not steps:
+    raise UsageError(f"the run in {str(folder)!r} has no complete checkpoint yet")
+  if isinstance(checkpoint, int) and checkpoint not in steps:
+    raise UsageError(f"`--checkpoint` must be newest, best or one of {steps}, got {checkpoint}")
+  shapes = parts.trainer.shapes(parts.image_shape)
+  restored = checkpoints.restore(shapes, checkpoint if isinstance(checkpoint, int) else None)
+  if checkpoint == "best":
+    if checkpoints.best_step is None:
+      raise UsageError(
+        f"`--checkpoint` best: none of the run in {str(folder)!r} has been evaluated yet"
+      )
+    restored = checkpoints.restore(shapes, checkpoints.best_step)
+  assert restored is not None
+  return restored

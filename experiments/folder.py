@@ -1,5 +1,6 @@
 """The folder of a run: one live run at a time, its configuration, and what it ran on."""
 
+import contextlib
 import datetime
 import fcntl
 import importlib.metadata
@@ -55,28 +56,39 @@ class Folder:
         f"another run is live in {self.path}: process {holder}; wait for it, stop it, or give "
         "another `--run.out`"
       ) from None
-    self._lock.truncate(0)
-    self._lock.write(f"{os.getpid()} on {socket.gethostname()}")
-    self._lock.flush()
+    with contextlib.suppress(OSError):  # who it is, for the message above: a full disk does no harm
+      os.ftruncate(self._lock.fileno(), 0)
+      os.write(self._lock.fileno(), f"{os.getpid()} on {socket.gethostname()}".encode())
 
   def close(self) -> None:
     """Lets another run have the folder."""
     self._lock.close()
 
   def clear(self) -> None:
-    """Removes what an earlier run has written here, and nothing else."""
+    """Removes what an earlier run has written here, and nothing else.
+
+    Raises:
+      UsageError: if there are such files and folders, but not of a run.
+    """
+    names = CHECKPOINTS, DIGESTS, DAMAGED, CONFIG
+    found = [name for name in names if (self.path / name).exists()]
+    if found and _launches(self.path / MANIFEST) is None and not self._has_config():
+      raise UsageError(
+        f"`--run.fresh` deletes runs only: {self.path} has {', '.join(found)}, but no {MANIFEST} "
+        f"or {CONFIG} of a run; give another `--run.out`, or delete them yourself"
+      )
     for name in (CHECKPOINTS, DIGESTS, DAMAGED, "tensorboard"):
       shutil.rmtree(self.path / name, ignore_errors=True)
     for name in (CONFIG, MANIFEST, "metrics.jsonl", "timing.jsonl", "summary.json"):
       (self.path / name).unlink(missing_ok=True)
 
-  def claim(self, config: Mapping[str, Any], *, ignored: frozenset[str], accept: bool) -> None:
-    """Writes the configuration, or checks it against that of the run that is here.
+  def check(self, config: Mapping[str, Any], *, ignored: frozenset[str], accept: bool) -> None:
+    """Checks a configuration against that of the run that is here; nothing is written.
 
     Args:
       config: nested, of JSON's types.
-      ignored: names at the top that decide no result.
-      accept: whether a difference is accepted, and becomes the run's configuration.
+      ignored: parts, and names with dots, that decide no result.
+      accept: whether a difference is accepted.
 
     Raises:
       UsageError: if they differ, or that of the run cannot be read.
@@ -95,7 +107,14 @@ class Folder:
         f"{self.path} has checkpoints but no {CONFIG} to tell of which configuration; "
         "`--run.accept-changes` goes on from them all the same, `--run.fresh` starts again"
       )
-    write_atomically(file, json.dumps(config, indent=2) + "\n")
+
+  def write_config(self, config: Mapping[str, Any]) -> None:
+    """Makes a configuration that of the run.
+
+    Args:
+      config: nested, of JSON's types.
+    """
+    write_atomically(self.path / CONFIG, json.dumps(config, indent=2) + "\n")
 
   def record_launch(self, command: str, **facts: Any) -> None:
     """Adds to the manifest what is run now, with what, and on what.
@@ -105,10 +124,7 @@ class Folder:
       **facts: more, of JSON's types.
     """
     file = self.path / MANIFEST
-    try:
-      launches = json.loads(file.read_text(encoding="utf-8"))["launches"]
-    except (OSError, ValueError, KeyError, TypeError):
-      launches = []
+    launches = _launches(file) or []
     launch = {
       "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
       "command": command,
@@ -122,6 +138,22 @@ class Folder:
     }
     launches.append(launch | facts)
     write_atomically(file, json.dumps({"launches": launches}, indent=2) + "\n")
+
+  def _has_config(self) -> bool:
+    """Whether there is a configuration of a run."""
+    try:
+      return {"model", "data", "optim"} <= read_config(self.path).keys()
+    except UsageError:
+      return False
+
+
+def _launches(manifest: Path) -> list[Any] | None:
+  """What a manifest lists; None if there is none, or it is damaged."""
+  try:
+    launches = json.loads(manifest.read_text(encoding="utf-8"))["launches"]
+  except (OSError, ValueError, KeyError, TypeError):
+    return None
+  return launches if isinstance(launches, list) else None
 
 
 def read_config(path: str | Path) -> dict[str, Any]:
@@ -190,8 +222,10 @@ def _flat(config: Mapping[str, Any], ignored: frozenset[str], prefix: str = "") 
   values: dict[str, Any] = {}
   for name, value in config.items():
     option = prefix + name.replace("_", "-")
+    if option in ignored:
+      continue
     if isinstance(value, Mapping):
-      values |= {} if name in ignored else _flat(value, frozenset(), f"{option}.")
-    elif name not in ignored:
+      values |= _flat(value, ignored, f"{option}.")
+    else:
       values[option] = list(value) if isinstance(value, tuple) else value
   return values

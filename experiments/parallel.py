@@ -6,9 +6,10 @@ those of the whole batch by construction.
 """
 
 import dataclasses
+import hashlib
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import numpy as np
@@ -37,10 +38,10 @@ class ParallelConfig:
   """Devices to use; if not given, all of them."""
   shard_params: bool = False
   """Divide parameters and optimizer state over the devices, rather than keep them whole on each."""
-  distributed: bool | None = None
-  """Whether this is one of several processes; if not given, it is where --parallel.coordinator is
-  given, and under SLURM or Open MPI where they started more than one. On Kubernetes and cloud TPU
-  say --parallel.distributed: JAX finds the others by itself."""
+  distributed: Literal["auto", "yes", "no"] = "auto"
+  """Whether this is one of several processes; auto: it is where --parallel.coordinator is given,
+  and under SLURM or Open MPI where they started more than one. On Kubernetes and cloud TPU say yes:
+  JAX finds the others by itself."""
   coordinator: str | None = None
   """host:port of process 0, where nothing tells it."""
   processes: int | None = None
@@ -68,8 +69,8 @@ class ParallelConfig:
 
   def several(self, environ: Mapping[str, str]) -> bool:
     """Whether this is one of several processes, by the options and the environment."""
-    if self.distributed is not None:
-      return self.distributed
+    if self.distributed != "auto":
+      return self.distributed == "yes"
     sizes = "SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE"
     return self.coordinator is not None or any(int(environ.get(name, 1)) > 1 for name in sizes)
 
@@ -150,8 +151,11 @@ class Layout:
       option: that gives it.
     """
     if batch_size < 1 or batch_size % self.size:
+      fewer = max((n for n in range(1, self.size) if batch_size % n == 0), default=1)
+      hint = f"; `--parallel.devices {fewer}` would do" if self.processes == 1 else ""
       raise UsageError(
         f"`{option}` must be a multiple of the number of devices, {self.size}, got {batch_size}"
+        + hint
       )
 
   def state(self, tree: Any) -> Any:
@@ -238,16 +242,26 @@ class Layout:
 
     return jax.tree.map(fetch, tree)
 
-  def any(self, flag: bool) -> bool:
-    """Whether the flag is set in any process; all of them must ask."""
-    if self.processes == 1:
-      return flag
-    return bool(np.any(multihost_utils.process_allgather(np.asarray(flag))))
-
   def barrier(self, name: str) -> None:
     """Waits for the other processes; all of them must come here."""
     if self.processes > 1:
       multihost_utils.sync_global_devices(name)
+
+
+def in_any_process(flag: bool) -> bool:
+  """Whether the flag is set in any process; all of them must ask."""
+  if jax.process_count() == 1:
+    return flag
+  return bool(np.any(multihost_utils.process_allgather(np.asarray(flag))))
+
+
+def in_all_processes_the_same(text: str) -> bool:
+  """Whether every process gives the same text; all of them must ask."""
+  if jax.process_count() == 1:
+    return True
+  digest = np.frombuffer(hashlib.sha256(text.encode()).digest(), np.uint8)
+  digests = multihost_utils.process_allgather(digest)
+  return bool(np.all(digests == digests[0]))
 
 
 def is_main() -> bool:

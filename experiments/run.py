@@ -1,9 +1,10 @@
 """A training run in a folder: it goes on where it was, and ends in order whatever happens."""
 
+import contextlib
 import dataclasses
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -13,12 +14,19 @@ from rich.console import Console
 
 from experiments import UsageError
 from experiments.build import Parts, build
-from experiments.checkpoints import Checkpoints, SaveError
+from experiments.checkpoints import Checkpoints, Restored, SaveError
 from experiments.config import UNIDENTIFYING, TrainConfig
 from experiments.digests import write_atomically
 from experiments.folder import Folder
 from experiments.metrics import SUMMARY, Metrics
-from experiments.parallel import Layout, LostError, connect, is_main
+from experiments.parallel import (
+  Layout,
+  LostError,
+  connect,
+  in_all_processes_the_same,
+  in_any_process,
+  is_main,
+)
 from experiments.progress import Monitor
 from experiments.signals import StopSignals
 from experiments.step import TrainState
@@ -72,43 +80,75 @@ def train(
   folder = config.run.out or out
   if folder is None:
     raise UsageError("`--run.out` must be the folder of the run, got none")
-  connect(config.parallel)
-  layout = Layout.of(config.parallel)
-  parts = build(config, layout)
-  lock = Folder(folder) if is_main() else None
-  try:
-    if lock is not None:
-      if config.run.fresh:
-        lock.clear()
-      values = json.loads(json.dumps(dataclasses.asdict(config)))
-      lock.claim(values, ignored=UNIDENTIFYING, accept=config.run.accept_changes)
-    layout.barrier("folder")
-    run = Run(config, Path(folder), parts, layout, console or Console())
-    if lock is not None:
-      lock.record_launch(command, step=run.step)
-    try:
-      with StopSignals() as signals:
+  values = json.loads(json.dumps(dataclasses.asdict(config)))
+  with StopSignals() as signals, contextlib.ExitStack() as stack:
+    connect(config.parallel)
+    with _together(values):
+      layout = Layout.of(config.parallel)
+      parts = build(config, layout)
+      lock = _claim(config, values, folder, stack) if is_main() else None
+    with _saving(folder):
+      run = Run(config, Path(folder), parts, layout, console or Console())
+      try:
+        if lock is not None:
+          lock.write_config(values)
+          lock.record_launch(command, step=run.step)
         outcome = run.loop(signals)
-    except LostError:  # the background threads would wait for the process that is gone
-      raise
-    except jax.errors.JaxRuntimeError as error:
-      if layout.processes == 1 or "RESOURCE_EXHAUSTED" in str(error):
+      except LostError:  # the background threads would wait for the process that is gone
+        raise
+      except jax.errors.JaxRuntimeError as error:
+        if layout.processes == 1 or "RESOURCE_EXHAUSTED" in str(error):
+          run.close()
+          raise
+        raise LostError(" ".join(str(error).split())) from error
+      except BaseException:
         run.close()
         raise
-      raise LostError(" ".join(str(error).split())) from error
-    except OSError as error:
       run.close()
-      if isinstance(error, SaveError):
-        raise
-      raise SaveError(f"cannot go on in {folder}: {error}; checkpoints are as they were") from error
-    except BaseException:
-      run.close()
-      raise
-    run.close()
     return outcome
-  finally:
-    if lock is not None:
-      lock.close()
+
+
+@contextlib.contextmanager
+def _together(config: Mapping[str, Any]) -> Iterator[None]:
+  """Within it, what goes wrong in one process ends all of them, in order."""
+  error: Exception | None = None
+  try:
+    yield
+  except Exception as caught:
+    error = caught
+  failed = in_any_process(error is not None)
+  if error is not None:
+    raise error
+  if failed:
+    raise UsageError("another process cannot start; it says why")
+  shared = {name: value for name, value in config.items() if name != "parallel"}
+  shared["data"] = config["data"] | {"data_dir": None}  # each process may have its own copy
+  if not in_all_processes_the_same(json.dumps(shared)):
+    raise UsageError("the processes must be given the same options, and were given different ones")
+
+
+@contextlib.contextmanager
+def _saving(folder: str) -> Iterator[None]:
+  """Within it, what the system refuses is a SaveError."""
+  try:
+    yield
+  except SaveError:
+    raise
+  except OSError as error:
+    raise SaveError(f"cannot go on in {folder}: {error}; checkpoints are as they were") from error
+
+
+def _claim(
+  config: TrainConfig, values: Mapping[str, Any], folder: str, stack: contextlib.ExitStack
+) -> Folder:
+  """The folder, locked, after a look at what is in it."""
+  with _saving(folder):
+    lock = Folder(folder)
+    stack.callback(lock.close)
+    if config.run.fresh:
+      lock.clear()
+    lock.check(values, ignored=UNIDENTIFYING, accept=config.run.accept_changes)
+  return lock
 
 
 class Run:
@@ -123,7 +163,7 @@ class Run:
       folder, layout, keep=config.run.keep, asynchronous=not config.run.sync
     )
     shapes = parts.trainer.shapes(parts.image_shape)
-    restored = self.checkpoints.restore(shapes)
+    restored = self._restore(shapes)
     if restored is None:
       self.state = parts.trainer.init(config.seed, parts.image_shape)
       record: dict[str, Any] = {}
@@ -154,6 +194,22 @@ class Run:
       self.say(f"damaged checkpoint: {fault}; moved to {folder / 'damaged'}")
     self.say(f"{'goes on from' if restored else 'starts at'} step {self.step:,}, in {folder}")
 
+  def _restore(self, shapes: TrainState) -> Restored | None:
+    """The checkpoint to go on from, if there is one."""
+    try:
+      restored = self.checkpoints.restore(shapes)
+      data = restored and restored.record.get("data")
+      if data not in (None, self.parts.fingerprint) and not self.config.run.accept_changes:
+        raise UsageError(
+          f"`--data.name` {self.config.data.name} has other data now than when the run in "
+          f"{self.folder} was trained on it; bring those back, or give `--run.accept-changes` to "
+          "go on with these"
+        )
+    except BaseException:
+      self.checkpoints.close()
+      raise
+    return restored
+
   def loop(self, stop: Callable[[], bool]) -> Outcome:
     """Steps, evaluations and checkpoints, until the end or a request to stop."""
     config, total = self.config, self.parts.total_steps
@@ -176,7 +232,7 @@ class Run:
     """Whether the run ends here, and how; the same in every process."""
     if self.step >= self.parts.total_steps:
       return "finished"
-    if self.layout.any(stop()):
+    if in_any_process(stop()):
       return "stopped"
     return "paused" if self.step >= pause else None
 
@@ -233,6 +289,7 @@ class Run:
       raise self._diverged(self.step - 1, "the parameters after it are not finite")
     rows = self.metrics.rows
     record = {
+      "data": self.parts.fingerprint,
       "rows": rows,
       "timing": self.metrics.timing,
       "train_seconds": self.seconds,
@@ -252,10 +309,12 @@ class Run:
     if status == "finished":
       self._summarise()
     else:
-      command = "the same command" + (", without --run.fresh," if self.config.run.fresh else "")
+      drop = ["--run.fresh"] if self.config.run.fresh else []
+      drop += ["--run.stop-after"] if status == "paused" else []
+      without = f", without {' and '.join(drop)}," if drop else ""
       self.say(
         f"{status} after step {self.step:,}, epoch {self.step / self.steps_per_epoch:g}; saved in "
-        f"{self.folder}: {command} goes on from there"
+        f"{self.folder}: the same command{without} goes on from there"
       )
     return Outcome(status, self.step, self.metrics.rows, self.state)
 
@@ -287,13 +346,18 @@ class Run:
       self.checkpoints.wait()
       self.checkpoints.set_aside([step])
       aside = "; that of this step, whose loss it is, was set aside"
-    kept = max(self.checkpoints.steps, default=None)
-    kept = "no checkpoint" if kept is None else f"the checkpoint of step {kept}"
+    newest = max(self.checkpoints.steps, default=None)
+    kept = "no checkpoint" if newest is None else f"the checkpoint of step {newest}"
+    helps = ["a lower `--optim.learning-rate`", "a warm-up by `--optim.warmup-epochs`"]
+    if self.config.model.kernel != "none":
+      helps += ["fewer kervolutions (`--model.layers first`)"]
+    if self.config.model.kernel == "polynomial":
+      helps += ["a smaller `--model.balance` or `--model.degree`"]
+    helps += ["`--optim.clip-norm 1`"]
+    go_on = "Starting" if newest is None else "Going on from the checkpoint"
     return Diverged(
       f"diverged at step {step}, learning rate {rate:g}: {what}; kept: {kept}{aside}. What helps: "
-      "a lower `--optim.learning-rate` or `--optim.warmup-epochs`; fewer kervolutions "
-      "(`--model.layers first`); a smaller `--model.balance` or `--model.degree`; "
-      "`--optim.clip-norm 1`. Going on from the checkpoint with them needs `--run.accept-changes`"
+      f"{'; '.join(helps)}. {go_on} with them needs `--run.accept-changes`"
     )
 
   def close(self) -> None:

@@ -1,5 +1,6 @@
 """Training on one device or many: the compiled step, evaluation, and the clock."""
 
+import functools
 import time
 from collections.abc import Callable, Iterable
 from typing import Any, Literal
@@ -96,6 +97,21 @@ class Trainer(Learner):
     rate = None if learning_rate is None else np.float32(learning_rate)
     image = jax.ShapeDtypeStruct((1, *image_shape), self.dtype)
     return jax.eval_shape(self.initial_state, np.uint32(0), image, rate)
+
+  def check(self, image_shape: tuple[int, ...], batch_size: int) -> None:
+    """Goes through the model once as in training, by shapes alone.
+
+    Args:
+      image_shape: (height, width, channels).
+      batch_size: examples in a step.
+
+    Raises:
+      ValueError: if the model cannot be trained on such images.
+    """
+    state = self.shapes(image_shape)
+    images = jax.ShapeDtypeStruct((batch_size, *image_shape), jnp.uint8)
+    forward = functools.partial(self._apply, train=True)
+    jax.eval_shape(forward, state.params, state.batch_stats, images)
 
   def run(
     self,

@@ -3,9 +3,12 @@
 import io
 import json
 import re
+import shutil
 import signal
+import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 pytest.importorskip("orbax.checkpoint", reason="needs the extra 'experiments'")
@@ -16,6 +19,7 @@ from rich.console import Console
 
 from experiments import metrics, run
 from experiments.__main__ import main
+from experiments.checkpoints import Checkpoints
 from experiments.evaluation import evaluate
 from experiments.presets import PRESETS
 from experiments.progress import Monitor
@@ -128,6 +132,72 @@ def test_option_out_of_range_is_one_line_before_anything_is_done(
   assert not out.exists()
 
 
+@pytest.mark.parametrize(
+  ("sides", "options", "message"),
+  [
+    ((12, 12, 1), ["--data.pad", "12"], "`--data.pad` must be below the images' sides, 12x12, got"),
+    ((2, 2, 3), ["--model.name", "densenet40"], "`--model.name` densenet40 cannot be trained with"),
+  ],
+)
+def test_images_that_do_not_suit_are_told_before_anything_is_done(
+  tmp_path, capsys, sides, options, message
+):
+  images, labels = np.zeros((8, *sides), np.uint8), np.arange(8) % 3
+  np.savez(tmp_path / "a.npz", x_train=images, y_train=labels, x_test=images, y_test=labels)
+  command = ["train", "lenet5-sample-cnn", "--data.name", str(tmp_path / "a.npz"), "--run.out"]
+  small = ["--data.batch-size", "4"]
+  assert main([*command, str(tmp_path / "out"), *small, *options]) == 2
+  assert re.match(f"error: {message}", capsys.readouterr().err)
+  assert not (tmp_path / "out").exists()
+
+
+def test_options_before_the_preset(capsys):
+  assert main(["train", "--epochs", "3", "lenet5-sample-cnn"]) == 2
+  assert "the name of a preset must come first, got '--epochs'" in capsys.readouterr().err
+
+
+def test_reader_that_goes_away_is_no_error():
+  command = f"{sys.executable} -m experiments train lenet5-sample-cnn --help | head -n 1"
+  done = subprocess.run(
+    ["bash", "-c", command], capture_output=True, text=True, cwd=runs.ROOT, check=False
+  )
+  assert "usage:" in done.stdout
+  assert done.stderr == ""
+
+
+def test_eval_tells_of_damage(trained, tmp_path, capsys):
+  folder = tmp_path / "run"
+  shutil.copytree(trained[0], folder)
+  next((folder / "checkpoints" / "21").rglob("_CHECKPOINT_METADATA")).write_text("{")
+  assert main(["eval", str(folder)]) == 0
+  printed = capsys.readouterr()
+  assert json.loads(printed.out)["step"] == 14
+  assert re.match(r"damaged checkpoint: .*/21: 21/.*SHA-256", printed.err)
+  assert (folder / "checkpoints" / "21").is_dir()
+
+
+def test_eval_of_a_live_run_looks_again(trained, tmp_path, monkeypatch):
+  """Its checkpoints are replaced between the list of them and the reading."""
+  folder, later = tmp_path / "run", tmp_path / "later"
+  for place in (folder, later):
+    shutil.copytree(trained[0], place)
+  for step in ("7", "14"):
+    shutil.rmtree(folder / "checkpoints" / step)
+  restore, calls = Checkpoints.restore, []
+
+  def replaced(self, *arguments):
+    calls.append(self.steps)
+    if len(calls) == 1:
+      (folder / "checkpoints" / "21").rename(tmp_path / "gone")
+      (later / "checkpoints" / "14").rename(folder / "checkpoints" / "14")
+    return restore(self, *arguments)
+
+  monkeypatch.setattr(Checkpoints, "restore", replaced)
+  result = evaluate(folder)
+  assert (result["step"], result["damaged"]) == (14, [])
+  assert calls == [[21], [14]]
+
+
 def test_folder_that_cannot_be_written_to(trained, capsys):
   name = str(trained[0].parent / "blobs.npz")
   assert main(["train", "lenet5-sample-cnn", "--data.name", name, "--run.out", __file__]) == 2
@@ -204,7 +274,7 @@ def test_tensorboard_files_on_request(trained, tmp_path, monkeypatch, capsys):
   name = str(trained[0].parent / "blobs.npz")
   command = ["train", "lenet5-sample-cnn", "--data.name", name, "--run.out", str(tmp_path / "b")]
   assert main([*command, "--run.tensorboard"]) == 2
-  assert "pip install 'kerv_jax[tensorboard]'" in capsys.readouterr().err
+  assert "pip install '.[tensorboard]'" in capsys.readouterr().err
 
 
 def test_progress_is_a_bar_on_a_terminal_and_lines_elsewhere(monkeypatch):

@@ -100,22 +100,22 @@ def free_port():
     return listener.getsockname()[1]
 
 
-def launch_two(config, cache, devices=1):
-  """The run in two processes on the loopback address."""
+def launch_two(config, cache, devices=1, second=None):
+  """The run in two processes on the loopback address, the second with its own configuration."""
   address = f"127.0.0.1:{free_port()}"
   return [
     runs.launch(
       dataclasses.replace(
-        config,
+        own,
         parallel=dataclasses.replace(
-          config.parallel, coordinator=address, processes=2, process=number
+          own.parallel, coordinator=address, processes=2, process=number
         ),
       ),
       cache=cache,
       x64=True,
       devices=devices,
     )
-    for number in (0, 1)
+    for number, own in enumerate((config, second or config))
   ]
 
 
@@ -148,6 +148,22 @@ def test_lost_process_ends_the_others_within_a_minute(data, cache, tmp_path, los
   aborted = "This most likely indicates that another task died" in errors
   assert (code == 5 and told) or (lost == 0 and code == -signal.SIGABRT and aborted), errors
   runs.finish(processes[lost])
+
+
+@pytest.mark.parametrize("fault", ["data", "seed"])
+def test_process_that_cannot_start_ends_the_others_in_order(data, cache, tmp_path, fault):
+  config = double(data, tmp_path / "run", model="lenet5")
+  wrong = dataclasses.replace(config, seed=config.seed + 1)
+  if fault == "data":
+    wrong = dataclasses.replace(config, data=dataclasses.replace(config.data, name="no.npz"))
+  ends = [runs.finish(process) for process in launch_two(config, cache, second=wrong)]
+  assert [code for code, _, _ in ends] == [2, 2], ends
+  told = {"data": ["another process cannot start", "no.npz"], "seed": ["the same options"] * 2}
+  for (_, _, errors), words in zip(ends, told[fault], strict=True):
+    assert errors.startswith("error: ")
+    assert words in errors
+    assert errors.count("\n") == 1
+  assert not (tmp_path / "run" / "config.json").exists()
 
 
 def wait_for(processes, folder, pattern, seconds=90):
@@ -213,8 +229,8 @@ def test_options_go_together():
     (ParallelConfig(), {"SLURM_STEP_NUM_TASKS": "1"}, False),
     (ParallelConfig(), {"SLURM_STEP_NUM_TASKS": "2"}, True),
     (ParallelConfig(), {"OMPI_COMM_WORLD_SIZE": "4"}, True),
-    (ParallelConfig(distributed=False), {"OMPI_COMM_WORLD_SIZE": "4"}, False),
-    (ParallelConfig(distributed=True), {}, True),
+    (ParallelConfig(distributed="no"), {"OMPI_COMM_WORLD_SIZE": "4"}, False),
+    (ParallelConfig(distributed="yes"), {}, True),
     (ParallelConfig(coordinator="a:1", processes=2, process=1), {}, True),
   ],
 )
@@ -278,7 +294,8 @@ def test_arrays_on_eight_devices(tmp_path):
   )
   assert done.returncode == 0, done.stderr
   assert done.stdout == (
-    "`--data.batch-size` must be a multiple of the number of devices, 8, got 12\n"
+    "`--data.batch-size` must be a multiple of the number of devices, 8, got 12; "
+    "`--parallel.devices 6` would do\n"
   )
   checkpoints = Checkpoints(tmp_path, Layout(), read_only=True)
   from test_checkpoints import SHAPES, assert_is

@@ -6,6 +6,7 @@ import json
 import random
 import re
 import resource
+import shutil
 import signal
 import time
 
@@ -126,6 +127,7 @@ def test_paused_run_goes_on_with_the_same_bits(whole, tmp_path):
   first, printed = train(moved(config, tmp_path, stop_after=2))
   assert (first.status, first.step) == ("paused", 14)
   assert "paused after step 14" in printed
+  assert "the same command, without --run.stop-after, goes on" in printed
   second, printed = train(moved(config, tmp_path))
   assert "goes on from step 14" in printed
   assert_same(second, tmp_path, outcome, out)
@@ -407,6 +409,71 @@ def test_run_never_starts_again_silently(lenet, tmp_path):
     train(moved(config, tmp_path))
 
 
+def test_checkpoints_that_are_gone_are_missed(lenet, tmp_path):
+  config, _, _ = lenet
+  train(moved(config, tmp_path, stop_after=2))
+  before = metrics(tmp_path)
+  for step in ("7", "14"):
+    shutil.rmtree(tmp_path / "checkpoints" / step)
+  with pytest.raises(DamagedError, match="there is no checkpoint, though there was one of step 14"):
+    train(moved(config, tmp_path))
+  assert metrics(tmp_path) == before
+
+
+def test_refused_change_of_the_network_changes_nothing(lenet, tmp_path):
+  config, outcome, out = lenet
+  train(moved(config, tmp_path, stop_after=1))
+  other = dataclasses.replace(config.model, name="resnet8")
+  changed = dataclasses.replace(moved(config, tmp_path, accept_changes=True), model=other)
+  with pytest.raises(UsageError, match="is of another network"):
+    train(changed)
+  assert_same(train(moved(config, tmp_path))[0], tmp_path, outcome, out)
+
+
+def test_other_data_under_the_same_name_are_refused(data, tmp_path, monkeypatch):
+  monkeypatch.setattr(run, "build", BUILD)
+  file = tmp_path / "data.npz"
+  arrays = dict(np.load(data))
+  np.savez(file, **arrays)
+  config = runs.config(str(file), tmp_path / "run", epochs=2)
+  train(moved(config, tmp_path / "run", stop_after=1))
+  np.savez(file, **arrays | {"x_train": 255 - arrays["x_train"]})
+  with pytest.raises(UsageError, match=r"`--data.name` .*data\.npz has other data now"):
+    train(config)
+  assert train(moved(config, tmp_path / "run", accept_changes=True))[0].status == "finished"
+
+
+def test_only_a_run_is_deleted(data, tmp_path):
+  (tmp_path / "checkpoints").mkdir()
+  (tmp_path / "checkpoints" / "model.pt").write_text("mine")
+  (tmp_path / "config.json").write_text('{"my": 1}')
+  with pytest.raises(UsageError, match=r"`--run.fresh` deletes runs only"):
+    train(runs.config(data, tmp_path, fresh=True))
+  assert (tmp_path / "checkpoints" / "model.pt").read_text() == "mine"
+  assert (tmp_path / "config.json").read_text() == '{"my": 1}'
+
+
+def test_full_disk_at_the_start_is_told(data, tmp_path, monkeypatch):
+  def fail(*_):
+    raise OSError(28, "No space left on device")
+
+  monkeypatch.setattr(Folder, "write_config", fail)
+  with pytest.raises(SaveError, match=r"cannot go on in .*No space left on device"):
+    train(runs.config(data, tmp_path))
+
+
+def test_signal_before_the_first_step_is_not_lost(data, tmp_path, monkeypatch):
+  def build(config, layout):
+    signal.raise_signal(signal.SIGTERM)
+    return BUILD(config, layout)
+
+  monkeypatch.setattr(run, "build", build)
+  outcome, printed = train(runs.config(data, tmp_path))
+  assert (outcome.status, outcome.step) == ("stopped", 0)
+  assert (tmp_path / "checkpoints" / "0").is_dir()
+  assert "the same command goes on" in printed
+
+
 def damage(checkpoint):
   """Flips one byte in the middle of the largest file."""
   file = max(checkpoint.rglob("*"), key=lambda path: path.stat().st_size * path.is_file())
@@ -425,7 +492,8 @@ def test_diverging_run_stops_and_keeps_what_was_good(data, tmp_path):
   with pytest.raises(
     run.Diverged,
     match=r"diverged at step \d+, learning rate 5e\+29: .*kept: the checkpoint of step 7\. What "
-    r"helps: a lower `--optim.learning-rate`.*fewer kervolutions.*smaller `--model.balance`",
+    r"helps: a lower `--optim.learning-rate`; a warm-up.*fewer kervolutions.*smaller "
+    r"`--model.balance`",
   ):
     train(wild)
   assert [path.name for path in (tmp_path / "checkpoints").glob("[0-9]*")] == ["7"]

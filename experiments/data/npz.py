@@ -13,6 +13,10 @@ NPZ_KEYS = ("x_train", "y_train", "x_test", "y_test")
 """Arrays of a Keras-style `.npz` data set."""
 
 
+MAX_CLASSES = 2**20
+"""More than any data set has: a label above is a mistake, and would make a layer as wide."""
+
+
 def load_npz(path: str | Path, option: str = "--data-dir") -> Dataset:
   """A data set in a Keras-style `.npz` file.
 
@@ -80,8 +84,10 @@ def _examples(
       f"`{option}` must hold one integer label per image, got {str(file)!r} with y_{part} of "
       f"{labels.dtype}{labels.shape} for {len(images)} images"
     )
-  if labels.min() < 0:
+  if labels.min() < 0 or labels.max() >= MAX_CLASSES:
+    wrong = labels.min() if labels.min() < 0 else labels.max()
     raise UsageError(
-      f"`{option}` must hold labels from 0, got {str(file)!r} with {labels.min()} in y_{part}"
+      f"`{option}` must hold labels from 0 to {MAX_CLASSES - 1}, got {str(file)!r} with {wrong} in "
+      f"y_{part}"
     )
   return Examples(images, labels.astype(np.int32))

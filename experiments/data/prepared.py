@@ -54,7 +54,7 @@ def load_prepared(
     import tensorflow_datasets as tfds
   except ModuleNotFoundError as error:
     raise UsageError(
-      f"`{option}` {name!r} is read with TensorFlow Datasets: pip install 'kerv_jax[experiments]' "
+      f"`{option}` {name!r} is read with TensorFlow Datasets: pip install '.[experiments]' "
       f"({error})"
     ) from error
 
@@ -146,7 +146,7 @@ def how_to_prepare(name: str, data_dir: str) -> str:
     "import tensorflow_datasets as tfds; tfds.builder({}, data_dir={}, "
     'file_format="array_record").download_and_prepare()'
   ).format(*quoted)
-  return f"{by_hand}pip install 'kerv_jax[prepare]'; python -c {shlex.quote(code)}"
+  return f"{by_hand}pip install '.[prepare]'; python -c {shlex.quote(code)}"
 
 
 class _Split:

@@ -88,7 +88,7 @@ def launch(config, *more, cache=None, devices=1, x64=False):
   )
 
 
-def finish(process, timeout=120):
+def finish(process, timeout=300):
   """Exit code and what was printed."""
   try:
     out, err = process.communicate(timeout=timeout)

@@ -264,7 +264,7 @@ def test_file_that_cannot_be_written_is_told_with_its_cause(tmp_path):
     capture_output=True,
     text=True,
     check=False,
-    timeout=120,
+    timeout=300,
   )
   assert done.returncode == 0, done.stderr
   assert "told: cannot write the checkpoint of step 3 to" in done.stdout

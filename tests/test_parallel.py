@@ -166,7 +166,7 @@ def test_process_that_cannot_start_ends_the_others_in_order(data, cache, tmp_pat
   assert not (tmp_path / "run" / "config.json").exists()
 
 
-def wait_for(processes, folder, pattern, seconds=90):
+def wait_for(processes, folder, pattern, seconds=180):
   end = time.monotonic() + seconds
   while not list(folder.glob(pattern)):
     assert time.monotonic() < end
@@ -290,7 +290,7 @@ def test_arrays_on_eight_devices(tmp_path):
     capture_output=True,
     text=True,
     check=False,
-    timeout=120,
+    timeout=300,
   )
   assert done.returncode == 0, done.stderr
   assert done.stdout == (

@@ -253,7 +253,7 @@ def test_signal_ends_a_run_in_order(lenet, tmp_path, cache, number):
     assert_same(again, tmp_path, outcome, out)
 
 
-def wait_for(process, folder, pattern, seconds=60):
+def wait_for(process, folder, pattern, seconds=180):
   """Waits until a folder has such a file, or the process has ended."""
   end = time.monotonic() + seconds
   while not list(folder.glob(pattern)) and process.poll() is None:

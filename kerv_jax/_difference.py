@@ -23,6 +23,8 @@ import numpy as np
 from jax import lax
 from jax.flatten_util import ravel_pytree
 
+from kerv_jax._definitions import huber
+
 Array = jax.Array
 
 _UNROLL = 32  # Terms fused in one loop body: bounds the compile time.
@@ -130,12 +132,20 @@ def _zeros(shape: tuple[int, ...], *terms: Array) -> Array:
   return sum((jnp.zeros_like(term, shape=()) for term in terms), jnp.zeros(shape, terms[0].dtype))
 
 
-def _tangent(difference: Array, tangent: Array) -> Array:
-  """The tangent of |difference|; 0 at a tie."""
-  return jnp.sign(difference) * tangent
+class _Term(NamedTuple):
+  """A pointwise function of the difference and its derivative, whose own is taken as 0."""
+
+  value: Callable[[Array], Array]
+  slope: Callable[[Array], Array]
 
 
-def _transpose(lhs: Array, rhs: Array, cotangent: Array, geo: Geometry) -> tuple[Array, Array]:
+_ABSOLUTE = _Term(jnp.abs, jnp.sign)  # 0 at a tie
+_HUBER = _Term(huber, functools.partial(jnp.clip, min=-1, max=1))
+
+
+def _transpose(
+  lhs: Array, rhs: Array, cotangent: Array, geo: Geometry, slope: Callable[[Array], Array]
+) -> tuple[Array, Array]:
   """Returns the cotangents of both inputs, one tap after another."""
   inputs, unsplit = jax.vjp(lambda x: _split(x, geo), lhs)
   weights = rhs.reshape(-1, geo.channels, geo.groups, geo.features)
@@ -168,7 +178,7 @@ def _transpose(lhs: Array, rhs: Array, cotangent: Array, geo: Geometry) -> tuple
     def add_feature(part: Array, feature: Array) -> tuple[Array, None]:
       w = lax.dynamic_index_in_dim(weight, feature, 2)
       g = lax.dynamic_index_in_dim(cotangent, feature, 1, keepdims=False)
-      return part + jnp.sign(view - w) * g[None], None
+      return part + slope(view - w) * g[None], None
 
     part = _zeros(view.shape, view, weight, cotangent)
     features = jnp.arange(geo.features)
@@ -183,7 +193,7 @@ def _transpose(lhs: Array, rhs: Array, cotangent: Array, geo: Geometry) -> tuple
       def add_row(part: Array, row: Array) -> tuple[Array, None]:
         a = lax.dynamic_slice_in_dim(x, row * lanes, lanes, 2)[:, :, None]
         g = lax.dynamic_slice_in_dim(cotangent, row * lanes, lanes, 2)[None]
-        return part + jnp.sign(a - w[..., None]) * g, None
+        return part + slope(a - w[..., None]) * g, None
 
       part = _zeros((*w.shape, lanes), x, w, cotangent)
       part, _ = lax.scan(add_row, part, jnp.arange(rows), unroll=_ROWS)
@@ -199,13 +209,13 @@ def _transpose(lhs: Array, rhs: Array, cotangent: Array, geo: Geometry) -> tuple
   return unsplit(total)[0], kernel.reshape(rhs.shape)
 
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
-def _distance(lhs: Array, rhs: Array, geo: Geometry) -> Array:
-  return _accumulate(jnp.abs, [(lhs, rhs)], geo)
+@functools.partial(jax.custom_jvp, nondiff_argnums=(2, 3))
+def _distance(lhs: Array, rhs: Array, geo: Geometry, term: _Term) -> Array:
+  return _accumulate(term.value, [(lhs, rhs)], geo)
 
 
 @_distance.defjvp
-def _distance_jvp(geo: Geometry, primals: Any, tangents: Any) -> tuple[Array, Array]:
+def _distance_jvp(geo: Geometry, term: _Term, primals: Any, tangents: Any) -> tuple[Array, Array]:
   """Applies a linear map of the tangents whose transpose is given explicitly.
 
   ``lax.custom_linear_solve`` is JAX's one public linear operation with a given
@@ -213,18 +223,19 @@ def _distance_jvp(geo: Geometry, primals: Any, tangents: Any) -> tuple[Array, Ar
   the same shape, hence one vector (lhs, rhs, out) for both sides; what it
   would invert, ``matvec``, is never called.
   """
-  out = _distance(*primals, geo)
-  lhs, rhs = lax.stop_gradient(primals)  # the sign has no derivative
+  out = _distance(*primals, geo, term)
+  lhs, rhs = lax.stop_gradient(primals)  # the slope has no derivative
   vector, unravel = ravel_pytree((*tangents, jnp.zeros_like(out)))
 
   def solve(_: Any, vector: Array) -> Array:
     *values, _ = unravel(vector)
-    result = _accumulate(_tangent, [(lhs, rhs), tuple(values)], geo)
+    tangent = lambda difference, change: term.slope(difference) * change  # noqa: E731
+    result = _accumulate(tangent, [(lhs, rhs), tuple(values)], geo)
     return ravel_pytree((*map(jnp.zeros_like, values), result))[0]
 
   def transpose_solve(_: Any, vector: Array) -> Array:
     value = unravel(vector)[2]
-    cotangents = _transpose(lhs, rhs, value, geo)
+    cotangents = _transpose(lhs, rhs, value, geo, term.slope)
     return ravel_pytree((*cotangents, jnp.zeros_like(value)))[0]
 
   solution = lax.custom_linear_solve(lambda v: v, vector, solve, transpose_solve)
@@ -248,7 +259,24 @@ def absolute_distance(lhs: Array, rhs: Array, geo: Geometry) -> Array:
   """
   if geo.empty:
     return jnp.zeros(geo.out_shape, lhs.dtype)
-  return _distance(lhs, rhs, geo)
+  return _distance(lhs, rhs, geo, _ABSOLUTE)
+
+
+@functools.partial(jax.jit, static_argnames="geo", inline=True)
+def huber_distance(lhs: Array, rhs: Array, geo: Geometry) -> Array:
+  """Sums the Huber function of lhs - rhs over every window; its slope is HardTanh.
+
+  Args:
+    lhs: As in :func:`absolute_distance`, and so are the others.
+    rhs: The filters.
+    geo: Their sizes.
+
+  Returns:
+    Sums (batch, *out_spatial, features).
+  """
+  if geo.empty:
+    return jnp.zeros(geo.out_shape, lhs.dtype)
+  return _distance(lhs, rhs, geo, _HUBER)
 
 
 @functools.partial(jax.jit, static_argnames="geo", inline=True)

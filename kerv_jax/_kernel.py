@@ -1,60 +1,22 @@
-"""What a kernel function is: its protocol, its algebra, and the statistics it may be built on."""
+"""What a kernel function is: its protocol and its algebra."""
 
 import abc
 import functools
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import jax.numpy as jnp
-from jax import Array, lax
+from jax import Array
 
+from kerv_jax._definitions import (
+  ABSOLUTE_DISTANCE,
+  DEFINITIONS,
+  INNER_PRODUCT,
+  SQUARED_DISTANCE,
+)
 from kerv_jax._dtypes import at_least_float32
 from kerv_jax._pytree import Hyperparameter, Node, child, hyperparameter
-
-INNER_PRODUCT = "inner_product"
-"""``<x, w>``, what a convolution computes."""
-SQUARED_DISTANCE = "squared_distance"
-"""``sum (x - w)**2``."""
-ABSOLUTE_DISTANCE = "absolute_distance"
-"""``sum |x - w|``."""
-PATCH_SQUARED_NORM = "patch_squared_norm"
-"""``<x, x>``."""
-FILTER_SQUARED_NORM = "filter_squared_norm"
-"""``<w, w>``."""
-
-
-def _absolute(x: Array) -> Array:
-  """``|x|`` with derivative 0 at 0, where that of ``jnp.abs`` is 1."""
-  return x * lax.stop_gradient(jnp.sign(x))
-
-
-DEFINITIONS: dict[str, Callable[[Array, Array], Array]] = {
-  INNER_PRODUCT: lambda x, w: jnp.vecdot(x, w),
-  SQUARED_DISTANCE: lambda x, w: jnp.sum(jnp.square(x - w), axis=-1),
-  ABSOLUTE_DISTANCE: lambda x, w: jnp.sum(_absolute(x - w), axis=-1),
-  PATCH_SQUARED_NORM: lambda x, w: jnp.sum(jnp.square(x), axis=-1),
-  FILTER_SQUARED_NORM: lambda x, w: jnp.sum(jnp.square(w), axis=-1),
-}
-"""Each patch statistic as its formula on patches and filters, the last axis reduced."""
-
-
-def safe_sqrt(x: Array) -> Array:
-  """Square root whose derivatives are 0, not infinite or NaN, at 0.
-
-  Args:
-    x: non-negative values, any shape.
-
-  Returns:
-    ``sqrt(x)``, the shape and dtype of ``x``.
-
-  Example:
-    >>> import jax
-    >>> print(jax.grad(safe_sqrt)(0.0), jax.grad(safe_sqrt)(4.0))
-    0.0 0.25
-  """
-  zero = x <= 0  # and not `x > 0`, so that NaN stays NaN
-  return jnp.where(zero, 0, jnp.sqrt(jnp.where(zero, 1, x)))
 
 
 class Kernel(Node):
@@ -137,20 +99,20 @@ class Kernel(Node):
     """``k1 + k2``: the sum of two kernel functions."""
     if not isinstance(other, Kernel):
       return NotImplemented
-    return Sum((*_terms(self, Sum), *_terms(other, Sum)))
+    return Sum((self, other))
 
   def __sub__(self, other: Any) -> "Sum":
     """``k1 - k2``."""
     return self + (-other) if isinstance(other, Kernel) else NotImplemented
 
-  def __neg__(self) -> "Negative":
-    """``-k``."""
-    return Negative(self)
+  def __neg__(self) -> "Kernel":
+    """``-k``; twice is ``k`` itself."""
+    return self.kernel if isinstance(self, Negative) else Negative(self)
 
   def __mul__(self, other: Any) -> "Kernel":
     """``k1 * k2``, the product of two kernel functions, or ``k * number``."""
     if isinstance(other, Kernel):
-      return Product((*_terms(self, Product), *_terms(other, Product)))
+      return Product((self, other))
     return Scaled(other, self)
 
   def __rmul__(self, other: Any) -> "Scaled":
@@ -158,10 +120,6 @@ class Kernel(Node):
     return Scaled(other, self)
 
   __array_ufunc__ = None  # so that a NumPy number on the left leaves the operator to us
-
-
-def _terms(kernel: Kernel, kind: "type[Sum] | type[Product]") -> tuple[Kernel, ...]:
-  return kernel.terms if isinstance(kernel, kind) else (kernel,)
 
 
 class _ProfileKernel(Kernel):
@@ -174,7 +132,8 @@ class _ProfileKernel(Kernel):
     return (self.statistic,)
 
   def from_statistics(self, statistics: Mapping[str, Array]) -> Array:
-    return self.profile(statistics[self.statistic])
+    (name,) = self.statistics
+    return self.profile(statistics[name])
 
   def profile(self, statistic: Array) -> Array:
     """The kernel as a function of its statistic, pointwise.
@@ -240,11 +199,15 @@ class _Terms(_Composite):
   terms: tuple[Kernel, ...] = child()
 
   def __post_init__(self) -> None:
+    """Checks the terms; those of a term of the same sort are its own: ``(a + b) + c``."""
     super().__post_init__()
     if not isinstance(self.terms, tuple) or not self.terms:
       raise TypeError(f"`terms` must be a non-empty tuple of kernels, got {self.terms!r}")
+    flat: list[Kernel] = []
     for term in self.terms:
       require_kernel("terms", term)
+      flat += term.terms if type(term) is type(self) else (term,)  # pyright: ignore
+    object.__setattr__(self, "terms", tuple(flat))
 
   @property
   def _parts(self) -> tuple[Kernel, ...]:
@@ -261,6 +224,15 @@ class Sum(_Terms):
   def _combine(self, values: list[Array]) -> Array:
     return functools.reduce(operator.add, values)
 
+  def __repr__(self) -> str:
+    if len(self.terms) < 2:
+      return f"Sum(terms={self.terms!r})"
+    text = _factor(self.terms[0], Sum)
+    for term in self.terms[1:]:
+      negative = isinstance(term, Negative)
+      text += f" - {_factor(term.kernel, Sum)}" if negative else f" + {_factor(term, Sum)}"
+    return text
+
 
 class Product(_Terms):
   """``k1 * k2 * ...``; written with ``*``.
@@ -271,6 +243,11 @@ class Product(_Terms):
 
   def _combine(self, values: list[Array]) -> Array:
     return functools.reduce(operator.mul, values)
+
+  def __repr__(self) -> str:
+    if len(self.terms) < 2:
+      return f"Product(terms={self.terms!r})"
+    return " * ".join(_factor(term, Sum, Product, Scaled) for term in self.terms)
 
 
 class Negative(_Composite):
@@ -292,6 +269,9 @@ class Negative(_Composite):
 
   def _combine(self, values: list[Array]) -> Array:
     return -values[0]
+
+  def __repr__(self) -> str:
+    return f"-{_factor(self.kernel, Sum, Product, Scaled)}"
 
 
 class Scaled(_Composite):
@@ -315,6 +295,14 @@ class Scaled(_Composite):
 
   def _combine(self, values: list[Array]) -> Array:
     return jnp.multiply(self.scale, values[0])
+
+  def __repr__(self) -> str:
+    return f"{self.scale!r} * {_factor(self.kernel, Sum, Product, Scaled)}"
+
+
+def _factor(kernel: Any, *weaker: type) -> str:
+  """A kernel as part of an expression; in parentheses if it is one that binds more weakly."""
+  return f"({kernel!r})" if isinstance(kernel, weaker) else repr(kernel)
 
 
 def require_kernel(name: str, value: Any) -> None:

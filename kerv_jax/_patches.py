@@ -1,19 +1,24 @@
 """The plain definition: build the patches, apply the kernel function to each with each filter."""
 
 import contextlib
+import itertools
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from kerv_jax._concatenate import take_features
 from kerv_jax._kernel import Kernel
 from kerv_jax._options import Options
 from kerv_jax._statistics import from_channels_last
 
 
-def from_patches(lhs: Array, rhs: Array, options: Options, kernel_fn: Kernel) -> Array:
+def from_patches(
+  lhs: Array, rhs: Array, options: Options, parts: Sequence[tuple[int, int, Kernel]]
+) -> Array:
   """Kervolution by its definition, for any kernel function.
 
   Time and memory are those of all patches, and for a kernel that XLA cannot fuse of all pairs of
@@ -25,13 +30,14 @@ def from_patches(lhs: Array, rhs: Array, options: Options, kernel_fn: Kernel) ->
     lhs: the input, in the layout of ``options``.
     rhs: the filters.
     options: the resolved options, without batch groups.
-    kernel_fn: the kernel; its hyperparameters of shape () or (features,).
+    parts: first and last output feature (that one left out) of each range of them, and the kernel
+      of that range; its hyperparameters of shape () or with a value for each feature of the range.
 
   Returns:
     The output, in its layout and in ``options.compute_dtype``.
 
   Raises:
-    ValueError: if the kernel function does not return a real scalar for a patch and a filter.
+    ValueError: if a kernel function does not return a real scalar for a patch and a filter.
   """
   dnums, groups = options.dimension_numbers, options.feature_group_count
   lhs, rhs = lhs.astype(options.compute_dtype), rhs.astype(options.compute_dtype)
@@ -54,16 +60,44 @@ def from_patches(lhs: Array, rhs: Array, options: Options, kernel_fn: Kernel) ->
   patches = jnp.swapaxes(patches, 2, 3).reshape(patches.shape[0], groups, taps * channels)
   filters = jnp.transpose(rhs, (dnums.rhs_spec[0], *dnums.rhs_spec[2:], dnums.rhs_spec[1]))
   filters = filters.reshape(groups, options.features // groups, taps * channels)
+  out = []
+  with _matmul_precision(options.precision):
+    for start, stop, kernel_fn in parts:
+      for first, last in _whole_groups(start, stop, max(filters.shape[1], 1)):
+        own = jax.tree.map(
+          lambda leaf, a=first - start, b=last - start: take_features(leaf, a, b, 0), kernel_fn
+        )
+        out.append(_of_range(own, patches, filters, first, last))
+  out = jnp.concatenate(out, axis=-1)
+  return from_channels_last(out.reshape(batch, *space, options.features), options)
+
+
+def _whole_groups(start: int, stop: int, size: int) -> list[tuple[int, int]]:
+  """Cuts a range of features into ranges that lie in one group or are whole groups."""
+  first, last = -(-start // size) * size, stop // size * size
+  if first >= last:  # no whole group in it
+    cuts = [start, first, stop] if start < first < stop else [start, stop]
+  else:
+    cuts = sorted({start, first, last, stop})
+  return list(itertools.pairwise(cuts))
+
+
+def _of_range(kernel_fn: Kernel, patches: Array, filters: Array, first: int, last: int) -> Array:
+  """The outputs of a range of features, (positions, features), from those of all groups."""
+  size = max(filters.shape[1], 1)
+  groups = slice(first // size, -(-last // size))
+  patches, filters = patches[:, groups], filters[groups]
+  if filters.shape[0] == 1:
+    begin = groups.start * size
+    filters = filters[:, first - begin : last - begin]
   per_filter = jax.tree.map(
-    lambda leaf: jnp.broadcast_to(leaf, (options.features,)).reshape(filters.shape[:2]), kernel_fn
+    lambda leaf: jnp.broadcast_to(leaf, (last - first,)).reshape(filters.shape[:2]), kernel_fn
   )
   _require_scalar(kernel_fn, per_filter, filters)
   over_filters = jax.vmap(lambda kernel, patch, w: kernel(patch, w), (0, None, 0))
   over_groups = jax.vmap(over_filters)
-  over_patches = jax.vmap(over_groups, (None, 0, None))
-  with _matmul_precision(options.precision):
-    out = over_patches(per_filter, patches, filters)
-  return from_channels_last(out.reshape(batch, *space, options.features), options)
+  out = jax.vmap(over_groups, (None, 0, None))(per_filter, patches, filters)
+  return out.reshape(out.shape[0], last - first)
 
 
 def _require_scalar(kernel_fn: Kernel, per_filter: Kernel, filters: Array) -> None:

@@ -13,7 +13,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from kerv_jax import _difference, _kernel
+from kerv_jax import _definitions, _difference
+from kerv_jax._definitions import with_value
 from kerv_jax._options import Options
 
 # From this many taps on, a window sum along one axis is a `reduce_window`; below, shifted adds.
@@ -53,39 +54,29 @@ def convolve(lhs: Array, rhs: Array, options: Options, *, preferred_element_type
   )
 
 
-def squared_distance(lhs: Array, rhs: Array, options: Options) -> Array:
+def squared_distance(
+  lhs: Array, rhs: Array, options: Options, product: Array | None = None
+) -> Array:
   """``sum (patch - filter)**2`` as ``|x|^2 - 2<x, w> + |w|^2``, never negative.
 
   The expansion cancels where patch and filter are close: its error is that of the norms.  Where
   that would be more than about the square root of the dtype's precision, the distance is summed
   as it is defined, at the cost of an absolute distance; where it is nowhere so, that costs only
-  the comparison.  The product is in full precision unless the caller asks for less.
+  the comparison.  The product is in full precision unless the caller asks for less; one that is
+  needed for itself too is given, and shared.
   """
   lhs, rhs = lhs.astype(options.compute_dtype), rhs.astype(options.compute_dtype)
-  if options.precision is None:
-    options = dataclasses.replace(options, precision=lax.Precision.HIGHEST)
+  options = _in_full_precision(options)
   norms = patch_squared_norm(lhs, rhs, options) + filter_squared_norm(lhs, rhs, options)
   # -2 goes into the small filters, and the cotangent of the expansion is then that of the product:
   # backward has one array of the output's size less to write.
-  expansion = norms + inner_product(lhs, -2 * rhs, options)
+  scaled = inner_product(lhs, -2 * rhs, options) if product is None else -2 * product
+  expansion = norms + scaled
   frozen = lax.stop_gradient((lhs, rhs, norms, expansion))
   value = _without_cancellation(*frozen, options)
-  return _with_value(expansion, value)
-
-
-@jax.custom_jvp
-def _with_value(expansion: Array, value: Array) -> Array:
-  """Another value with the derivatives, of any order, of the expansion.
-
-  Those lose far less: the value is of second order in the difference, they are of first.
-  """
-  del expansion
-  return value
-
-
-@_with_value.defjvp
-def _with_value_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple:
-  return _with_value(*primals), tangents[0]
+  # The derivatives of the expansion lose far less: the value is of second order in the difference,
+  # they are of first.
+  return with_value(expansion, value)
 
 
 # Compiled as one, so that calls outside of `jit` do not compile the loop anew.
@@ -124,6 +115,32 @@ def _least_batched(axis_size: int, in_batched: list[bool], values: Array) -> tup
 def absolute_distance(lhs: Array, rhs: Array, options: Options) -> Array:
   """``sum |patch - filter|``, in memory of the size of the output."""
   return _of_differences(_difference.absolute_distance, lhs, rhs, options)
+
+
+def adder_distance(lhs: Array, rhs: Array, options: Options) -> Array:
+  """``sum |patch - filter|`` with an AdderNet's gradients, as in ``_definitions``.
+
+  That of the patches takes as long as an absolute distance's, that of the filters a convolution's.
+  """
+  lhs, rhs = lhs.astype(options.compute_dtype), rhs.astype(options.compute_dtype)
+  fixed = lax.stop_gradient((lhs, rhs))
+  to_patch = _of_differences(_difference.huber_distance, lhs, fixed[1], options)
+  product = precise_product(fixed[0], rhs, options)
+  to_filter = filter_squared_norm(lhs, rhs, options) / 2 - product
+  return with_value(to_patch + to_filter, absolute_distance(*fixed, options))
+
+
+def precise_product(lhs: Array, rhs: Array, options: Options) -> Array:
+  """The inner product for what cancels: in ``options.compute_dtype``, in full precision."""
+  lhs, rhs = lhs.astype(options.compute_dtype), rhs.astype(options.compute_dtype)
+  return inner_product(lhs, rhs, _in_full_precision(options))
+
+
+def _in_full_precision(options: Options) -> Options:
+  """The same, with products in full precision unless the caller asks for less."""
+  if options.precision is None:
+    return dataclasses.replace(options, precision=lax.Precision.HIGHEST)
+  return options
 
 
 def _of_differences(
@@ -180,11 +197,12 @@ def filter_squared_norm(lhs: Array, rhs: Array, options: Options) -> Array:
 
 
 STATISTICS: dict[str, Callable[[Array, Array, Options], Array]] = {
-  _kernel.INNER_PRODUCT: inner_product,
-  _kernel.SQUARED_DISTANCE: squared_distance,
-  _kernel.ABSOLUTE_DISTANCE: absolute_distance,
-  _kernel.PATCH_SQUARED_NORM: patch_squared_norm,
-  _kernel.FILTER_SQUARED_NORM: filter_squared_norm,
+  _definitions.INNER_PRODUCT: inner_product,
+  _definitions.SQUARED_DISTANCE: squared_distance,
+  _definitions.ABSOLUTE_DISTANCE: absolute_distance,
+  _definitions.ADDER_DISTANCE: adder_distance,
+  _definitions.PATCH_SQUARED_NORM: patch_squared_norm,
+  _definitions.FILTER_SQUARED_NORM: filter_squared_norm,
 }
 """How each statistic a kernel may ask for is computed."""
 

@@ -33,12 +33,17 @@ from collections.abc import Callable, Mapping
 import jax.numpy as jnp
 from jax import Array
 
-from kerv_jax._kernel import (
+from kerv_jax._concatenate import Concatenate
+from kerv_jax._definitions import (
   ABSOLUTE_DISTANCE,
+  ADDER_DISTANCE,
   FILTER_SQUARED_NORM,
   INNER_PRODUCT,
   PATCH_SQUARED_NORM,
   SQUARED_DISTANCE,
+  safe_sqrt,
+)
+from kerv_jax._kernel import (
   AbsoluteDistanceKernel,
   InnerProductKernel,
   Kernel,
@@ -47,16 +52,15 @@ from kerv_jax._kernel import (
   Scaled,
   SquaredDistanceKernel,
   Sum,
-  safe_sqrt,
 )
 from kerv_jax._pytree import Hyperparameter, hyperparameter, static
 
 __all__ = [
-  "ABSOLUTE_DISTANCE", "FILTER_SQUARED_NORM", "INNER_PRODUCT", "L1", "L2", "PATCH_SQUARED_NORM",
-  "SQUARED_DISTANCE", "AbsoluteDistanceKernel", "Cauchy", "Cosine", "Custom", "Gaussian",
-  "Hyperparameter", "InnerProductKernel", "Kernel", "Laplacian", "Linear", "Negative",
-  "Polynomial", "Product", "RationalQuadratic", "Scaled", "Sigmoid", "SquaredDistanceKernel", "Sum",
-  "hyperparameter", "safe_sqrt", "static",
+  "ABSOLUTE_DISTANCE", "ADDER_DISTANCE", "FILTER_SQUARED_NORM", "INNER_PRODUCT", "L1", "L2",
+  "PATCH_SQUARED_NORM", "SQUARED_DISTANCE", "AbsoluteDistanceKernel", "Cauchy", "Concatenate",
+  "Cosine", "Custom", "Gaussian", "Hyperparameter", "InnerProductKernel", "Kernel", "Laplacian",
+  "Linear", "Negative", "Polynomial", "Product", "RationalQuadratic", "Scaled", "Sigmoid",
+  "SquaredDistanceKernel", "Sum", "hyperparameter", "safe_sqrt", "static",
 ]  # fmt: skip
 
 
@@ -127,14 +131,45 @@ class Gaussian(SquaredDistanceKernel):
 
 
 class L1(AbsoluteDistanceKernel):
-  """``sum |x - w|``, the L1 norm of the difference.  Paper, eq. (9) with p = 1.
+  r"""``sum |x - w|``, the L1 norm of the difference.  Paper, eq. (9) with p = 1.
 
   The derivative at ``x == w`` is taken as 0.
+
+  An AdderNet's layer (Chen et al., "AdderNet: Do We Really Need Multiplications in Deep Learning?",
+  CVPR 2020) is ``-L1()``, trained with other gradients than the derivatives, which for the layer's
+  output Y, patch X and filter F are sgn(F - X) and sgn(X - F):
+
+  .. math:: \frac{\partial Y}{\partial F} = X - F, \qquad
+            \frac{\partial Y}{\partial X} = \mathrm{HT}(F - X),
+            \qquad \mathrm{HT}(d) = \min(\max(d, -1), 1)
+
+  (its section 3.2: the full-precision gradient, and HardTanh where it goes on to the layers
+  before).  That is ``-L1(surrogate=True)``; :func:`kerv_jax.optim.scale_by_adder_rate` is its
+  learning rate.
+
+  Attributes:
+    surrogate: True for these gradients, of the same value; static.  Derivatives of higher order
+      have then no meaning.
   """
+
+  surrogate: bool = static(default=False)
+
+  def __post_init__(self) -> None:
+    super().__post_init__()
+    if not isinstance(self.surrogate, bool):
+      raise TypeError(f"`surrogate` must be True or False, got {self.surrogate!r}")
+
+  @property
+  def statistics(self) -> tuple[str, ...]:
+    """The absolute distance, with the gradients asked for."""
+    return (ADDER_DISTANCE,) if self.surrogate else (ABSOLUTE_DISTANCE,)
 
   def profile(self, statistic: Array) -> Array:
     """The absolute distance itself."""
     return statistic
+
+  def __repr__(self) -> str:
+    return f"{type(self).__name__}({'surrogate=True' if self.surrogate else ''})"
 
 
 class L2(SquaredDistanceKernel):
@@ -156,6 +191,9 @@ class L2(SquaredDistanceKernel):
   def profile(self, statistic: Array) -> Array:
     """``sqrt(statistic)``, or the statistic itself if ``squared``."""
     return statistic if self.squared else safe_sqrt(statistic)
+
+  def __repr__(self) -> str:
+    return f"{type(self).__name__}({'squared=True' if self.squared else ''})"
 
 
 class Laplacian(AbsoluteDistanceKernel):

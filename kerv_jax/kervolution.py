@@ -1,13 +1,15 @@
 """The kervolution operator: a convolution whose inner product is a kernel function."""
 
 from collections.abc import Sequence
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
 from kerv_jax import _options
+from kerv_jax._by_statistics import from_statistics
+from kerv_jax._concatenate import require_features, split
 from kerv_jax._kernel import Kernel, require_kernel
 from kerv_jax._patches import from_patches
 from kerv_jax._statistics import STATISTICS, convolve
@@ -62,7 +64,8 @@ def kerv_general_dilated(
       products and ``HIGHEST`` for squared distances, which cancel.
     preferred_element_type: None or the dtype of the result.  Statistics and kernel functions are
       computed in float32 or wider whatever the operands' dtype, and rounded once.
-    kernel_fn: the kernel function; its hyperparameters are scalars or vectors of shape (O,).
+    kernel_fn: the kernel function; its hyperparameters are scalars or vectors of shape (O,), those
+      inside a ``kernels.Concatenate`` with a value for each feature of their part.
     method: "conv" computes patch statistics through convolutions, "patches" applies the kernel
       function to every patch and filter, "auto" is "conv" wherever that serves the kernel.
 
@@ -110,14 +113,8 @@ def kerv_general_dilated(
   require_per_feature(kernel_fn, options.features)
   lhs, options = _options.fold_batch_groups(lhs, options)
   kernel_fn = jax.tree.map(lambda leaf: jnp.asarray(leaf, options.compute_dtype), kernel_fn)
-  if chosen == "patches":
-    out = from_patches(lhs, rhs, options, kernel_fn)
-  else:
-    names = cast("tuple[str, ...]", kernel_fn.statistics)
-    broadcastable = jax.tree.map(
-      lambda leaf: options.per_feature(leaf) if leaf.ndim else leaf, kernel_fn
-    )
-    out = broadcastable.from_statistics({n: STATISTICS[n](lhs, rhs, options) for n in names})
+  parts = split(kernel_fn, options.features)
+  out = (from_patches if chosen == "patches" else from_statistics)(lhs, rhs, options, parts)
   return out.astype(options.out_dtype)
 
 
@@ -141,19 +138,14 @@ def _method(method: str, kernel_fn: Kernel) -> str:
 
 
 def require_per_feature(kernel_fn: Kernel, features: int) -> None:
-  """Raises an error unless each hyperparameter is a scalar or has a value per output feature.
+  """Raises an error unless a kernel function fits a number of output features.
 
   Args:
     kernel_fn: the kernel function.
     features: number of output features.
 
   Raises:
-    ValueError: for a hyperparameter of any other shape.
+    ValueError: for a hyperparameter that is neither a scalar nor has a value for each feature that
+      it serves, and for a ``kernels.Concatenate`` of parts for another number of features.
   """
-  for name, value in kernel_fn.hyperparameters().items():
-    shape = jnp.shape(cast(Any, value))
-    if shape not in ((), (features,)):
-      raise ValueError(
-        f"`{name}` of `kernel_fn` must be a scalar or have one value for each of the {features} "
-        f"output features, got shape {shape}"
-      )
+  require_features("kernel_fn", kernel_fn, features)

@@ -1,6 +1,5 @@
-"""Kervolutional layers for Flax linen."""
+"""Kervolutional layers for Flax linen, and models of others made kervolutional."""
 
-import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -10,15 +9,19 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from kerv_jax import _constraints
-from kerv_jax._kernel import Kernel, require_kernel
+from kerv_jax._dense import KervDense
+from kerv_jax._kernel import Kernel
+from kerv_jax._kervolve import kervolve
+from kerv_jax._layer import Kervolutional
+from kerv_jax._learnable import plain_values
+from kerv_jax._runs import rule_of
+from kerv_jax._transpose import KervConvTranspose
 from kerv_jax.kernels import Polynomial
-from kerv_jax.kervolution import kerv_general_dilated, require_per_feature
 
-__all__ = ["KervConv", "hyperparameters"]
+__all__ = ["KervConv", "KervConvTranspose", "KervDense", "hyperparameters", "kervolve"]
 
 
-class KervConv(nn.Conv):
+class KervConv(Kervolutional, nn.Conv):
   """``flax.linen.Conv`` with a kernel function in place of the inner product.
 
   Every option of ``nn.Conv`` is inherited, as are its parameters: ``kernel`` of shape
@@ -73,27 +76,8 @@ class KervConv(nn.Conv):
 
   def __post_init__(self) -> None:
     """Checks the fields of this class, before anything is traced."""
-    require_kernel("kernel_fn", self.kernel_fn)
-    if not isinstance(self.per_feature, bool):
-      raise TypeError(f"`per_feature` must be True or False, got {self.per_feature!r}")
-    names = self.learnable_names
-    if not isinstance(self.learnable, bool):
-      self.learnable = names
-    if self.per_feature and not names:
-      raise ValueError(
-        f"`per_feature` needs a learnable hyperparameter, got `learnable` {self.learnable!r} "
-        f"with {self.kernel_fn!r}"
-      )
     self._require_groups_divide("output `features`", self.features)
-    require_per_feature(self.kernel_fn, self.features)
-    values, constraints = self.kernel_fn.hyperparameters(), self.kernel_fn.constraints()
-    for name in names:
-      if name in ("kernel", "bias") or hasattr(type(self), name):
-        raise ValueError(
-          f"learnable `{name}` of `kernel_fn` must not have the name of a parameter or an "
-          "attribute of the layer"
-        )
-      _constraints.require_learnable(name, values[name], constraints[name], self.param_dtype)
+    self._check_kernel_fn()
     super().__post_init__()
 
   @nn.nowrap
@@ -101,27 +85,6 @@ class KervConv(nn.Conv):
     groups = self.feature_group_count
     if groups < 1 or number % groups:
       raise ValueError(f"`feature_group_count` must divide the {number} {what}, got {groups}")
-
-  @property
-  def learnable_names(self) -> tuple[str, ...]:
-    """Names of the hyperparameters that are parameters of the module."""
-    known = tuple(self.kernel_fn.hyperparameters())
-    if isinstance(self.learnable, bool):
-      return known if self.learnable else ()
-    if isinstance(self.learnable, str) or not isinstance(self.learnable, Sequence):
-      raise TypeError(
-        f"`learnable` must be a bool or a tuple of names, such as {known or ('gamma',)}, "
-        f"got {self.learnable!r}"
-      )
-    for name in self.learnable:
-      if name not in known:
-        raise ValueError(
-          f"`learnable` must name hyperparameters of {self.kernel_fn!r}, which has "
-          f"{known or 'none'}, got {name!r}"
-        )
-    if len(set(self.learnable)) < len(self.learnable):
-      raise ValueError(f"`learnable` must name each hyperparameter once, got {self.learnable!r}")
-    return tuple(self.learnable)
 
   @nn.nowrap  # the checks are no call of their own to interceptors, summaries and scopes
   def __call__(self, inputs: Array) -> Array:
@@ -146,23 +109,7 @@ class KervConv(nn.Conv):
   @nn.nowrap
   def conv_general_dilated_cls(self) -> Any:  # pyright: ignore
     """The operator that ``nn.Conv`` calls, with the current hyperparameters."""
-    return functools.partial(kerv_general_dilated, kernel_fn=self._current_kernel_fn())
-
-  @nn.nowrap
-  def _current_kernel_fn(self) -> Kernel:
-    initial, constraints = self.kernel_fn.hyperparameters(), self.kernel_fn.constraints()
-    values = {}
-    for name in self.learnable_names:
-      value = np.asarray(initial[name])
-      raw = self.param(
-        name,
-        lambda key, *args: _constraints.to_raw(*args),
-        np.broadcast_to(value, (self.features,)) if self.per_feature else value,
-        constraints[name],
-        self.param_dtype,
-      )
-      values[name] = _constraints.from_raw(raw, constraints[name])
-    return self.kernel_fn._with_leaves(values)
+    return self._operator()
 
 
 def hyperparameters(
@@ -171,7 +118,7 @@ def hyperparameters(
   """Reads the learned hyperparameters of a model back as plain values.
 
   Args:
-    model: a linen module, or a single :class:`KervConv`.
+    model: a linen module, or a single layer of this module.
     variables: its variables, ``{"params": ...}``.
     *args: what ``model.apply(variables, ...)`` is called with: the inputs; nothing is computed.
     **kwargs: likewise, such as ``train=False``, or ``rngs`` and ``mutable`` for a model that needs
@@ -190,24 +137,23 @@ def hyperparameters(
     >>> float(hyperparameters(layer, variables, x)["balance"])
     2.0
   """
-  layers: dict[tuple[str, ...], dict[str, _constraints.Constraint]] = {}
+  layers: dict[tuple[str, ...], tuple[Kernel, tuple[str, ...]]] = {}
 
   def record(call: Any, call_args: Any, call_kwargs: Any, context: Any) -> Any:
-    module = context.module
+    module, rule = context.module, None
     # A lifted layer, such as nn.remat(KervConv), makes another call first, which has no path yet.
-    if isinstance(module, KervConv) and context.method_name == "__call__":
-      constraints = module.kernel_fn.constraints()
-      if module.learnable_names:
-        layers[module.path] = {name: constraints[name] for name in module.learnable_names}
+    if context.method_name == "__call__":
+      rule = module if isinstance(module, Kervolutional) else rule_of(module)
+    if rule is not None and rule.learnable_names:
+      layers[context.module.path] = (rule.kernel_fn, rule.learnable_names)
     return call(*call_args, **call_kwargs)
 
   with nn.intercept_methods(record):
     jax.eval_shape(lambda: model.apply(variables, *args, **kwargs))
   result: dict[str, Any] = {}
-  for path, constraints in layers.items():
+  for path, (kernel_fn, names) in layers.items():
     params, target = variables["params"], result
     for part in path:
       params, target = params[part], target.setdefault(part, {})
-    for name, constraint in constraints.items():
-      target[name] = _constraints.from_raw(params[name], constraint)
+    target.update(plain_values(params, kernel_fn, names))
   return result

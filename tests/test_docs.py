@@ -26,8 +26,13 @@ ORDER = [
   ["_statistics"],
   ["_patches", "_by_statistics"],
   ["kervolution"],
-  ["initializers"],
-  ["nn"],
+  ["initializers", "_learnable", "_choice"],
+  ["_rules", "_forms", "_nnx_layer"],
+  ["_layer", "_runs", "_nnx_forms"],
+  ["_dense", "_transpose"],
+  ["_kervolved"],
+  ["_kervolve"],
+  ["nn", "nnx"],
   ["models"],
 ]
 # Modules that must have an example.

@@ -1,0 +1,170 @@
+"""What makes a linen module kervolutional: a subclass of its class that knows what to replace."""
+
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ClassVar
+
+import flax.linen as nn
+import jax
+from jax.core import Tracer
+
+from kerv_jax import _choice
+from kerv_jax._rules import Rule
+from kerv_jax._runs import Owner, Run, mark, running
+
+_HEADER = ("path", "layer", "kernel function", "learnable")
+
+
+class Kervolved:
+  """Mixed into the class of a kervolutional module, see :func:`kervolved_class`.
+
+  Attributes:
+    kerv_base: the class of the model as it was.
+    kerv_rules: what is replaced by what; the first rule that chooses a convolution has it.
+    kerv_owner: the rules, for the scopes of the modules.
+  """
+
+  kerv_base: ClassVar[Any]
+  kerv_rules: ClassVar[tuple[Rule, ...]]
+  kerv_owner: ClassVar[Owner]
+
+  @functools.wraps(nn.Module.init_with_output)
+  def init_with_output(self, *args: Any, **kwargs: Any) -> Any:
+    with running(_owner_of(self)) as run:
+      result = super().init_with_output(*args, **kwargs)  # pyright: ignore
+    run.finish(result[1])
+    self._remember(run)
+    return result
+
+  @functools.wraps(nn.Module.apply)
+  def apply(self, variables: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
+    with running(_owner_of(self)) as run:
+      result = super().apply(variables, *args, **kwargs)  # pyright: ignore
+    run.finish(variables)
+    self._remember(run)
+    return result
+
+  def _remember(self, run: Run) -> None:
+    """For a summary without inputs."""
+    found, chosen = vars(self).setdefault("kerv_seen", ({}, {}))
+    found.update(run.found)
+    chosen.update(run.chosen)
+
+  def summary(self, *args: Any, rngs: Any = None, **kwargs: Any) -> str:
+    """A table of the convolutions that are kervolutions now.
+
+    Args:
+      *args: what ``model.apply(variables, ...)`` is called with: the inputs; nothing is computed.
+        None of these: what calls of ``init`` and ``apply`` have replaced.
+      rngs: as of ``init``; None is a key each for parameters and dropout.
+      **kwargs: likewise, such as ``train=False``, or ``method``.
+
+    Returns:
+      The table, with path, layer, kernel function and learnable hyperparameters of each.
+
+    Raises:
+      ValueError: without arguments before the model has ever run.
+    """
+    if args or kwargs:
+      rngs = rngs or {"params": jax.random.key(0), "dropout": jax.random.key(1)}
+      jax.eval_shape(lambda: self.init_with_output(rngs, *args, **kwargs))
+    found, chosen = vars(self).get("kerv_seen", ({}, {}))
+    if not found:
+      raise ValueError("`summary` needs the inputs of a model that has not run yet")
+    rows = list(chosen.values())
+    return f"{_choice.table(rows, _HEADER)}\n{len(rows)} of {len(found)} convolutions"
+
+  def __repr__(self) -> str:
+    chosen = ", ".join(
+      f"{rule.kernel_fn!r} where {', '.join(map(_choice.describe, rule.where))}"
+      for rule in self.kerv_rules
+    )
+    return f"{super().__repr__()}  # kervolved: {chosen}"
+
+  def __reduce_ex__(self, protocol: Any) -> Any:
+    reduced: Any = super().__reduce_ex__(protocol)
+    if "kerv_rules" in vars(type(self)) and len(reduced[1]) == 1:  # the class has no name to go by
+      return (_blank, (self.kerv_base, self.kerv_rules), *reduced[2:])
+    return reduced
+
+
+def _blank(base: type, rules: tuple[Rule, ...]) -> Any:
+  """An object without state: what unpickling starts from."""
+  return object.__new__(kervolved_class(base, rules))
+
+
+def kervolved_class(base: type, rules: tuple[Rule, ...]) -> Any:
+  """The subclass of a module's class whose instances are kervolutional.
+
+  Args:
+    base: the class.
+    rules: what is replaced by what.
+
+  Returns:
+    A class with the fields and the name of ``base``, and so the same automatic names.
+  """
+  try:
+    leaves = jax.tree.leaves([rule.kernel_fn for rule in rules])
+    if not any(isinstance(leaf, Tracer) for leaf in leaves):
+      return _cached_class(base, rules)
+  except TypeError:  # a predicate or a class that is not hashable
+    pass
+  return _cached_class.__wrapped__(base, rules)
+
+
+@functools.lru_cache(maxsize=1024)
+def _cached_class(base: Any, rules: tuple[Rule, ...]) -> Any:
+  namespace = {name: _running(method) for name, method in _methods(base)}
+  namespace |= {
+    # As Flax and the class have them: a dataclass would write its own.
+    **{name: getattr(base, name) for name in ("__init__", "__eq__", "__hash__")},
+    **{name: getattr(base, name) for name in ("__module__", "__qualname__", "__doc__")},
+    "kerv_base": base,
+    "kerv_rules": rules,
+    "kerv_owner": Owner(rules),
+  }
+  cls = type(base)(base.__name__, (Kervolved, base), namespace)
+  # Flax assigns the scope when a module is bound; whatever is below is pushed from it.
+  cls.scope = property(lambda self: vars(self).get("scope"), _set_scope)
+  return cls
+
+
+def _set_scope(self: Any, scope: Any) -> None:
+  vars(self)["scope"] = scope
+  if scope is not None:
+    mark(scope, _owner_of(self))
+
+
+def _owner_of(module: Any) -> Owner:
+  """The rules of the module's class or, of a lifted one, of what that is made from."""
+  return next(vars(cls)["kerv_owner"] for cls in type(module).__mro__ if "kerv_owner" in vars(cls))
+
+
+def _methods(base: Any) -> Iterator[tuple[str, Callable[..., Any]]]:
+  """The methods that the class of a model adds to ``nn.Module``."""
+  fields = {field.name for field in dataclasses.fields(base)}
+  for name in dir(base):
+    method = inspect.getattr_static(base, name)
+    own = name == "__call__" or not (name.startswith("__") or hasattr(nn.Module, name))
+    scope = hasattr(method, "compact_name_scope")  # which Flax looks for on the class
+    if own and inspect.isfunction(method) and name not in fields and not scope:
+      yield name, method
+
+
+def _running(method: Callable[..., Any]) -> Callable[..., Any]:
+  """A method during which convolutions are replaced; no call of its own to Flax."""
+
+  @functools.wraps(method, updated=())
+  def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
+    if self.scope is None:
+      return method(self, *args, **kwargs)
+    with running(_owner_of(self)) as run:
+      result = method(self, *args, **kwargs)
+    # While parameters are being made, those of another method may be to come.
+    if not self.is_initializing():
+      run.finish(self.variables)
+    return result
+
+  return nn.nowrap(wrapper)

@@ -1,0 +1,207 @@
+"""The kervolutional layer for Flax NNX, and what makes a convolution one."""
+
+import functools
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from flax import nnx
+from jax import Array
+
+from kerv_jax import _constraints
+from kerv_jax._kernel import Kernel
+from kerv_jax._learnable import require_options, require_start, with_parameters
+from kerv_jax.kernels import Polynomial
+from kerv_jax.kervolution import kerv_general_dilated, require_per_feature
+
+_CUBIC = Polynomial()
+
+
+class _Constant:
+  """A kernel function that is structure to NNX: compared by value, never split or updated."""
+
+  def __init__(self, kernel_fn: Kernel, names: tuple[str, ...], per_feature: bool) -> None:
+    self.kernel_fn, self.names, self.per_feature = kernel_fn, names, per_feature
+
+  def _key(self) -> tuple[Any, ...]:
+    return self.kernel_fn, self.names, self.per_feature
+
+  def __eq__(self, other: object) -> bool:
+    return isinstance(other, _Constant) and self._key() == other._key()
+
+  def __hash__(self) -> int:
+    return hash(self._key())
+
+  def __repr__(self) -> str:
+    return repr(self.kernel_fn)
+
+
+class _Asked(threading.local):
+  number = 0  # how many times a kervolution has been asked for, in this thread
+
+
+_asked = _Asked()
+
+
+class Kervolutional:
+  """Mixin of the NNX layers with a kernel function and hyperparameters that learn."""
+
+  __slots__ = ()  # with that, and as a second base, a convolution can become one in place
+
+  def start(
+    self: Any, kernel_fn: Kernel, learnable: Any, per_feature: Any, lead: tuple[int, ...] = ()
+  ) -> None:
+    """Takes the kernel function and makes the parameters of its learnable hyperparameters.
+
+    Args:
+      kernel_fn: as of :class:`KervConv`.
+      learnable: likewise.
+      per_feature: likewise.
+      lead: shape in front of that of the parameters, of a layer that `nnx.vmap` has stacked.
+    """
+    for operator in ("conv_general_dilated", "dot_general"):
+      if operator in vars(self):
+        delattr(self, operator)  # in favour of the class's method
+    taken = {*vars(self), *dir(type(self))}
+    names = require_options(kernel_fn, learnable, per_feature, taken.__contains__)
+    require_per_feature(kernel_fn, self.out_features)
+    require_start(kernel_fn, names, self.param_dtype)
+    self.kernel_spec = _Constant(kernel_fn, names, per_feature)
+
+    def parameter(name: str, start: Any, constraint: _constraints.Constraint) -> Array:
+      start = np.broadcast_to(start, lead + start.shape)
+      raw = _constraints.to_raw(start, constraint, self.param_dtype)
+      setattr(self, name, nnx.Param(raw))
+      return raw
+
+    features = self.out_features if per_feature else None
+    with_parameters(kernel_fn, names, features, parameter)
+
+  @property
+  def kernel_fn(self: Any) -> Kernel:
+    """The kernel function with the hyperparameters' current values."""
+    spec = self.kernel_spec
+    return with_parameters(
+      spec.kernel_fn, spec.names, None, lambda name, start, constraint: getattr(self, name)[...]
+    )
+
+
+class Kervolution(Kervolutional):
+  """What makes a subclass of ``nnx.Conv`` a kervolution: its operator."""
+
+  __slots__ = ()
+
+  def conv_general_dilated(self, *args: Any, out_sharding: Any = None, **options: Any) -> Array:
+    """What ``nnx.Conv`` calls, in place of ``lax.conv_general_dilated``, with its arguments."""
+    _asked.number += 1
+    out = kerv_general_dilated(*args, **options, kernel_fn=self.kernel_fn)
+    return out if out_sharding is None else jax.sharding.reshard(out, out_sharding)
+
+
+class KervConv(nnx.Conv, Kervolution):
+  """``flax.nnx.Conv`` with a kernel function in place of the inner product.
+
+  Every option of ``nnx.Conv`` is inherited, as are its parameters ``kernel`` and ``bias``; the
+  bias is added outside the kernel function.  From the same weights it computes what
+  :class:`kerv_jax.nn.KervConv` does, whose parameters have the same names, shapes and values: a
+  learnable hyperparameter is an ``nnx.Param`` of its own name, of shape () or (out_features,), and
+  one that must be positive is stored as ``r`` with value ``softplus(r)``.  ``kernel_fn`` has the
+  plain values.
+
+  Args:
+    in_features: number of input features.
+    out_features: number of output features.
+    kernel_size: the window, an integer or a sequence of them.
+    strides: as of ``nnx.Conv``.
+    kernel_fn: the kernel function, with the hyperparameters' (initial) values.
+    learnable: True makes every hyperparameter of ``kernel_fn`` a parameter of the module, a tuple
+      such as ``("balance",)`` those it names; those of inner kernels of a sum or product are named
+      by path, such as ``"terms.0.gamma"``.
+    per_feature: one learnable value per output feature instead of one for all.
+    rngs: for the initial weights.
+    **options: the others of ``nnx.Conv``, but ``conv_general_dilated``: this layer is that choice.
+
+  Raises:
+    TypeError: for a ``kernel_fn``, ``learnable`` or ``per_feature`` of the wrong type.
+    ValueError: for a ``learnable`` name that the kernel does not have or the layer uses itself, a
+      learnable hyperparameter whose initial value is too near 0 or too large for ``param_dtype``,
+      or hyperparameters of other shapes than () and (out_features,).
+
+  Example:
+    >>> import jax
+    >>> from flax import nnx
+    >>> from kerv_jax import kernels
+    >>> from kerv_jax import nnx as kerv_nnx
+    >>> kernel_fn = kernels.Gaussian(0.05)
+    >>> layer = kerv_nnx.KervConv(
+    ...   3, 16, (3, 3), kernel_fn=kernel_fn, learnable=True, rngs=nnx.Rngs(0)
+    ... )
+    >>> layer(jax.random.normal(jax.random.key(0), (8, 32, 32, 3))).shape
+    (8, 32, 32, 16)
+    >>> sorted(nnx.state(layer, nnx.Param))
+    ['bias', 'gamma', 'kernel']
+    >>> print(f"{layer.kernel_fn.gamma:.3f}")
+    0.050
+
+  Reference:
+    Wang et al., "Kervolutional Neural Networks", CVPR 2019; learnable hyperparameters: section
+    3.4.
+  """
+
+  def __init__(
+    self,
+    in_features: int,
+    out_features: int,
+    kernel_size: int | Sequence[int],
+    strides: int | Sequence[int] | None = 1,
+    *,
+    kernel_fn: Kernel = _CUBIC,
+    learnable: bool | Sequence[str] = False,
+    per_feature: bool = False,
+    rngs: nnx.Rngs,
+    **options: Any,
+  ) -> None:
+    if "conv_general_dilated" in options:
+      raise TypeError("KervConv has no `conv_general_dilated`: `kernel_fn` makes it")
+    groups = options.get("feature_group_count", 1)
+    for name, number in (("in_features", in_features), ("out_features", out_features)):
+      if groups < 1 or number % groups:
+        raise ValueError(f"`feature_group_count` must divide `{name}` {number}, got {groups}")
+    super().__init__(in_features, out_features, kernel_size, strides, rngs=rngs, **options)
+    self.start(kernel_fn, learnable, per_feature)
+
+
+@functools.cache
+def kervolution_of(cls: Any) -> Any:
+  """The class that a convolution of a class becomes.
+
+  Args:
+    cls: ``nnx.Conv`` or a subclass.
+
+  Returns:
+    :class:`KervConv`, or a subclass of ``cls`` with its name and methods.
+  """
+  if cls is nnx.Conv:
+    return KervConv
+
+  def checked_call(self: Any, *args: Any, **kwargs: Any) -> Any:
+    count = _asked.number
+    out = cls.__call__(self, *args, **kwargs)
+    if _asked.number > count:
+      made._asked = True  # its program may be cached from now on
+    elif not made._asked:
+      raise ValueError(
+        f"the convolution of {cls.__name__} cannot be replaced: it does not call its "
+        "`conv_general_dilated` as flax.nnx.Conv does"
+      )
+    return out
+
+  namespace = {name: getattr(cls, name) for name in ("__module__", "__qualname__", "__doc__")}
+  namespace["kernel_fn"] = vars(Kervolutional)["kernel_fn"]
+  namespace["conv_general_dilated"] = vars(Kervolution)["conv_general_dilated"]
+  if cls.__call__ is not nnx.Conv.__call__:
+    namespace["__call__"] = functools.wraps(cls.__call__)(checked_call)
+  made = type(cls)(cls.__name__, (cls, Kervolution), {**namespace, "_asked": False})
+  return made

@@ -1,0 +1,374 @@
+"""Transposed and dense kervolution against Flax's layers and the definition."""
+
+import itertools
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import reference
+from flax import nnx
+from numpy.testing import assert_allclose, assert_array_equal
+
+from kerv_jax import kernels
+from kerv_jax import nnx as kerv_nnx
+from kerv_jax.nn import KervConvTranspose, KervDense, hyperparameters
+
+KEY = jax.random.key(0)
+
+
+def normal(*shape, seed=0, dtype=np.float32):
+  """Random, signed, not centred, every item different."""
+  return jnp.asarray(np.random.default_rng(seed).normal(0.1, 0.8, shape), dtype)
+
+
+def random_variables(module, x, seed=1):
+  rng = np.random.default_rng(seed)
+  return jax.tree.map(
+    lambda leaf: jnp.asarray(rng.normal(0.1, 0.4, leaf.shape), leaf.dtype),
+    jax.eval_shape(module.init, KEY, x),
+  )
+
+
+def apply(module, variables, x):
+  return jax.jit(lambda variables, x: module.apply(variables, x))(variables, x)
+
+
+# Transposed.
+
+IMAGE = (2, 5, 4, 3)
+LINE = (2, 5, 3)
+OPTIONS = {
+  "default": (IMAGE, {}),
+  "same": (IMAGE, {"strides": (2, 3)}),
+  "same_large_stride": (IMAGE, {"strides": (4, 3), "kernel_size": (2, 3)}),
+  "same_even_window": (IMAGE, {"strides": (2, 2), "kernel_size": (4, 4)}),
+  "valid": (IMAGE, {"strides": (2, 1), "padding": "VALID"}),
+  "valid_large_stride": (IMAGE, {"strides": (4, 2), "padding": "VALID", "kernel_size": (2, 1)}),
+  "strides_int": (LINE, {"strides": 2, "kernel_size": 3}),
+  "pairs": (IMAGE, {"strides": (2, 1), "padding": ((2, 0), (1, 3))}),
+  "integer_padding": (IMAGE, {"strides": (2, 2), "padding": 1}),
+  "negative_padding": (IMAGE, {"strides": (2, 2), "padding": ((-1, 3), (1, -1))}),
+  "dilation": (IMAGE, {"strides": (2, 1), "kernel_dilation": (2, 3), "padding": "VALID"}),
+  "dilation_same": (IMAGE, {"strides": (2, 1), "kernel_dilation": (2, 3)}),
+  "transpose_kernel": (IMAGE, {"strides": (2, 1), "transpose_kernel": True}),
+  "mask": (IMAGE, {"mask": np.tril(np.ones((3, 2, 3, 6), np.float32))}),
+  "no_bias": (IMAGE, {"use_bias": False}),
+  "circular": (IMAGE, {"padding": "CIRCULAR"}),
+  "circular_strided": (IMAGE, {"padding": "CIRCULAR", "strides": (2, 3)}),
+  "circular_even_window": (
+    IMAGE,
+    {"padding": "CIRCULAR", "strides": (2, 1), "kernel_size": (4, 6)},
+  ),
+  "circular_transposed": (
+    IMAGE,
+    {"padding": "CIRCULAR", "strides": (2, 1), "kernel_size": (4, 3), "transpose_kernel": True},
+  ),
+  "circular_dilated": (
+    IMAGE,
+    {"padding": "CIRCULAR", "strides": (2, 1), "kernel_dilation": (2, 2)},
+  ),
+  "circular_window_of_periods": (LINE, {"padding": "CIRCULAR", "kernel_size": (13,)}),
+  "unbatched": ((5, 4, 3), {"strides": (2, 2)}),
+  "extra_batch": ((2, 1, 2, 5, 3), {"kernel_size": (3,), "strides": (2,)}),
+  "rank_3": ((1, 3, 2, 3, 2), {"kernel_size": (2, 1, 3), "strides": (2, 1, 1)}),
+  "bfloat16": (IMAGE, {"dtype": jnp.bfloat16, "strides": (2, 2)}),
+}
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_transposed_is_that_of_flax(option):
+  shape, options = OPTIONS[option]
+  options = {"features": 6, "kernel_size": (3, 2), **options}
+  conv = nn.ConvTranspose(**options)
+  x = normal(*shape)
+  variables = random_variables(conv, x)
+  expected = apply(conv, variables, x)
+  linear = KervConvTranspose(**options, kernel_fn=kernels.Linear())
+  assert jax.eval_shape(linear.init, KEY, x) == jax.eval_shape(conv.init, KEY, x)
+  assert_array_equal(np.asarray(apply(linear, variables, x)), np.asarray(expected))
+  # A kernel that is linear without being Linear goes the way that all others go.
+  general = KervConvTranspose(**options, kernel_fn=kernels.Polynomial(1, 0.0))
+  assert jax.eval_shape(general.init, KEY, x) == jax.eval_shape(conv.init, KEY, x)
+  out = apply(general, variables, x)
+  assert out.shape == expected.shape
+  assert out.dtype == expected.dtype
+  tolerance = 2e-2 if "dtype" in options else 1e-5
+  assert_allclose(out, expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize(
+  ("kernel_fn", "kappa"),
+  [
+    (kernels.Polynomial(2, 0.5), lambda x, w, o: reference.polynomial(x, w, 2, 0.5)),
+    (kernels.Gaussian(0.1), lambda x, w, o: reference.gaussian(x, w, 0.1)),
+    (-kernels.L1(), lambda x, w, o: -reference.l1(x, w)),
+    (
+      kernels.Concatenate([(2, kernels.L2()), (2, kernels.Sigmoid())]),
+      lambda x, w, o: reference.l2(x, w) if o < 2 else reference.sigmoid(x, w, 1, 0),
+    ),
+  ],
+  ids=repr,
+)
+@pytest.mark.parametrize("circular", [False, True])
+def test_transposed_is_kervolution_over_the_dilated_input(kernel_fn, kappa, circular):
+  x = normal(2, 4, 3, 2)
+  options = {"features": 4, "kernel_size": (3, 2), "strides": (2, 3)}
+  layer = KervConvTranspose(
+    **options, padding="CIRCULAR" if circular else "VALID", kernel_fn=kernel_fn
+  )
+  variables = random_variables(layer, x)
+  kernel, bias = variables["params"]["kernel"], variables["params"]["bias"]
+  dilated = np.zeros((2, 8, 9, 2))
+  dilated[:, ::2, ::3] = x
+  if circular:
+    pads = [(2, 0), (1, 0)]  # one period and the window's reach; checked for `nn` above
+    dilated = np.pad(dilated, [(0, 0), *pads, (0, 0)], mode="wrap")
+  else:
+    dilated = dilated[:, :-1, :-2]
+    dilated = np.pad(dilated, [(0, 0), (2, 2), (1, 2), (0, 0)])
+  expected = reference.kervolution(
+    dilated,
+    kernel,
+    kappa,
+    strides=(1, 1),
+    padding="VALID",
+    lhs_dilation=(1, 1),
+    rhs_dilation=(1, 1),
+    layouts=("NHWC", "HWIO", "NHWC"),
+  )
+  out = np.asarray(apply(layer, variables, x)) - np.asarray(bias)
+  if circular:  # up to the alignment, that of nn.ConvTranspose
+    shifts = itertools.product(range(8), range(9))
+    errors = {s: np.abs(np.roll(out, s, (1, 2)) - expected).max() for s in shifts}
+    assert min(errors.values()) < 1e-4
+  else:
+    assert_allclose(out, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_inserted_zeros_are_data_for_a_distance():
+  layer = KervConvTranspose(1, (2,), strides=(2,), padding="VALID", kernel_fn=kernels.L1())
+  x = jnp.array([[[3.0], [5.0]]])
+  variables = {"params": {"kernel": jnp.array([[[1.0]], [[10.0]]]), "bias": jnp.zeros(1)}}
+  # Over 0 3 0 5 0, by windows of two: |0-1| + |3-10|, |3-1| + |0-10|, |0-1| + |5-10|, ...
+  assert_allclose(layer.apply(variables, x)[0, :, 0], [8, 12, 6, 14])
+
+
+def learns(layer, x, shape):
+  """The layer has a learnable width of 0.5, and a gradient for each parameter."""
+  start = jax.jit(layer.init)(KEY, x)
+  assert start["params"]["gamma"].shape == shape
+  assert_allclose(hyperparameters(layer, start, x)["gamma"], np.full(shape, 0.5))
+  variables = {"params": random_variables(layer, x)["params"] | {"gamma": start["params"]["gamma"]}}
+  gradient = jax.jit(jax.grad(lambda v: jnp.sum(layer.apply(v, x))))(variables)["params"]
+  assert all(np.all(np.isfinite(g)) and np.any(g != 0) for g in gradient.values())
+
+
+def test_layers_learn_hyperparameters():
+  fields = {
+    "kernel_fn": kernels.Gaussian(0.5),
+    "learnable": True,
+    "kernel_init": nn.initializers.ones,
+  }
+  layer = KervConvTranspose(4, (2, 2), strides=(2, 2), per_feature=True, **fields)
+  learns(layer, normal(2, 4, 4, 3), (4,))
+  learns(KervDense(3, **fields), normal(6, 5), ())
+
+
+@pytest.mark.parametrize("kernel_fn", [kernels.Linear(), kernels.Polynomial(2)], ids=repr)
+def test_interceptors_see_one_call_of_each_layer(kernel_fn):
+  calls = []
+
+  def record(call, args, kwargs, context):
+    calls.append((type(context.module).__name__, context.method_name))
+    return call(*args, **kwargs)
+
+  x = normal(2, 4, 4, 3)
+  layer = KervConvTranspose(4, (2, 2), kernel_fn=kernel_fn)
+  dense = KervDense(4, kernel_fn=kernel_fn)
+  with nn.intercept_methods(record):
+    jax.eval_shape(layer.init, KEY, x)
+    jax.eval_shape(dense.init, KEY, x)
+  assert calls == [("KervConvTranspose", "__call__"), ("KervDense", "__call__")]
+
+
+@pytest.mark.parametrize(
+  ("fields", "shape", "message"),
+  [
+    ({"kernel_fn": kernels.L1}, IMAGE, "`kernel_fn`"),
+    ({"learnable": ("gamma",)}, IMAGE, "gamma"),
+    ({"per_feature": True}, IMAGE, "`per_feature`"),
+    ({"kernel_fn": kernels.Gaussian(np.ones(3))}, IMAGE, "4"),
+    ({}, (3, 2), "`inputs`"),
+    ({"padding": "REFLECT"}, IMAGE, "`padding`"),
+    ({"mask": np.ones((1, 2, 3, 4))}, IMAGE, "`mask`"),
+  ],
+)
+def test_transposed_refuses(fields, shape, message):
+  with pytest.raises((TypeError, ValueError), match=message):
+    KervConvTranspose(4, (3, 2), **fields).init(KEY, jnp.ones(shape))
+
+
+# Dense.
+
+
+@pytest.mark.parametrize("shape", [(3, 5), (5,), (2, 3, 4, 5), (0, 5)])
+@pytest.mark.parametrize("options", [{}, {"use_bias": False}, {"dtype": jnp.bfloat16}], ids=str)
+def test_linear_is_dense_bit_for_bit(shape, options):
+  dense = nn.Dense(4, **options)
+  layer = KervDense(4, kernel_fn=kernels.Linear(), **options)
+  x = normal(*shape)
+  assert jax.eval_shape(layer.init, KEY, x) == jax.eval_shape(dense.init, KEY, x)
+  variables = random_variables(dense, x)
+  expected = dense.apply(variables, x)
+  out = layer.apply(variables, x)
+  assert out.dtype == expected.dtype
+  assert_array_equal(np.asarray(out), np.asarray(expected))
+
+
+@pytest.mark.parametrize(
+  "kernel_fn",
+  [
+    kernels.Polynomial(2, np.array([0.5, 1.0, 0.0, 2.0])),
+    kernels.Gaussian(0.1) - kernels.L1(),
+    kernels.Cosine(),
+    kernels.Custom(lambda x, w: jnp.max(x * w)),
+    kernels.Concatenate([(1, kernels.L2()), (3, kernels.Sigmoid(0.5))]),
+  ],
+  ids=repr,
+)
+@pytest.mark.parametrize("shape", [(5,), (2, 3, 5)])
+def test_dense_is_the_kernel_of_input_and_column(kernel_fn, shape):
+  x = normal(*shape)
+  layer = KervDense(4, kernel_fn=kernel_fn)
+  variables = random_variables(layer, x)
+  w, bias = variables["params"]["kernel"], variables["params"]["bias"]
+  assert w.shape == (5, 4)
+  flat = x.reshape(-1, 5)
+  if isinstance(kernel_fn, kernels.Custom):
+    expected = jnp.stack([jnp.stack([kernel_fn(row, w[:, o]) for o in range(4)]) for row in flat])
+  else:
+    expected = kernel_fn(flat[:, None], w.T)
+  out = apply(layer, variables, x)
+  assert out.shape == (*shape[:-1], 4)
+  assert_allclose(out, expected.reshape(out.shape) + bias, rtol=1e-5, atol=1e-5)
+
+
+def test_the_product_is_not_a_field():
+  with pytest.raises(TypeError):
+    KervDense(3, dot_general=jax.lax.dot_general)
+
+
+# NNX.
+
+
+def nnx_pair(name, fields, kernel_fn, **learning):
+  """The layer of Flax NNX and ours, with the same weights: those of the seed."""
+  plain, kerv, size = {
+    "transposed": (nnx.ConvTranspose, kerv_nnx.KervConvTranspose, {"kernel_size": (3, 2)}),
+    "dense": (nnx.Linear, kerv_nnx.KervDense, {}),
+  }[name]
+  fields = {"bias_init": nnx.initializers.normal(), **size, **fields}
+  ours = kerv(3, 6, kernel_fn=kernel_fn, **learning, **fields, rngs=nnx.Rngs(0))
+  return plain(3, 6, **fields, rngs=nnx.Rngs(0)), ours
+
+
+@pytest.mark.parametrize(
+  ("name", "fields"),
+  [
+    ("transposed", {}),
+    ("transposed", {"strides": (2, 3), "padding": "CIRCULAR", "transpose_kernel": True}),
+    ("transposed", {"strides": 2, "padding": ((2, 0), (1, 3)), "kernel_dilation": (2, 1)}),
+    ("transposed", {"mask": np.tril(np.ones((3, 2, 3, 6), np.float32)), "use_bias": False}),
+    ("transposed", {"dtype": jnp.bfloat16, "preferred_element_type": jnp.float32}),
+    ("dense", {}),
+    ("dense", {"dtype": jnp.bfloat16, "use_bias": False}),
+    ("dense", {"dtype": jnp.bfloat16, "preferred_element_type": jnp.float32}),
+  ],
+  ids=str,
+)
+def test_nnx_is_that_of_flax(name, fields):
+  x = normal(2, 4, 5, 3)
+  plain, linear = nnx_pair(name, fields, kernels.Linear())
+  general = nnx_pair(name, fields, kernels.Polynomial(1, 0.0))[1]
+  assert jax.tree.map(jnp.shape, nnx.to_pure_dict(nnx.state(linear))) == jax.tree.map(
+    jnp.shape, nnx.to_pure_dict(nnx.state(plain))
+  )
+  expected, out = plain(x), linear(x)
+  assert out.dtype == expected.dtype
+  assert_array_equal(np.asarray(out), np.asarray(expected))
+  out = nnx.jit(lambda layer, x: layer(x))(general, x)
+  assert (out.shape, out.dtype) == (expected.shape, expected.dtype)
+  tolerance = 2e-2 if "dtype" in fields else 1e-5
+  assert_allclose(out, expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize(
+  "kernel_fn",
+  [
+    kernels.Gaussian(np.linspace(0.05, 0.3, 6)),
+    kernels.Concatenate([(2, kernels.Cosine()), (4, kernels.Polynomial(2) - kernels.L1())]),
+  ],
+  ids=repr,
+)
+@pytest.mark.parametrize("name", ["transposed", "dense"])
+def test_nnx_has_the_numbers_of_linen(name, kernel_fn):
+  x = normal(2, 4, 3)
+  fields = {"kernel_size": (3,), "strides": 2} if name == "transposed" else {}
+  linen = {"transposed": KervConvTranspose, "dense": KervDense}[name](
+    6, kernel_fn=kernel_fn, learnable=True, per_feature=True, **fields
+  )
+  layer = nnx_pair(name, fields, kernel_fn, learnable=True, per_feature=True)[1]
+  variables = {"params": nnx.to_pure_dict(nnx.state(layer, nnx.Param))}
+  like = jax.eval_shape(linen.init, KEY, x)
+  assert jax.tree.map(jnp.shape, variables) == jax.tree.map(jnp.shape, like)
+
+  @nnx.jit
+  def gradient(layer):
+    return nnx.value_and_grad(lambda layer: jnp.mean(layer(x) ** 2))(layer)
+
+  @jax.jit
+  def linen_gradient(variables):
+    return jax.value_and_grad(lambda v: jnp.mean(linen.apply(v, x) ** 2))(variables)
+
+  (value, grads), (expected, expected_grads) = gradient(layer), linen_gradient(variables)
+  assert_allclose(value, expected, rtol=1e-5)
+  jax.tree.map(
+    lambda a, b: assert_allclose(a, b, rtol=1e-4, atol=1e-6),
+    nnx.to_pure_dict(grads),
+    expected_grads["params"],
+  )
+  for learned, value in kernel_fn.hyperparameters().items():
+    found = kerv_nnx.hyperparameters(layer)[""][learned]
+    assert_allclose(found, np.broadcast_to(value, found.shape), rtol=1e-5)
+    assert np.all(grads[learned][...] != 0)
+
+
+def test_nnx_summary():
+  model = nnx.Sequential(
+    kerv_nnx.KervConvTranspose(3, 6, (3, 2), rngs=nnx.Rngs(0)),
+    kerv_nnx.KervDense(6, 2, kernel_fn=kernels.Gaussian(), learnable=True, rngs=nnx.Rngs(0)),
+  )
+  rows = [" ".join(line.split()) for line in kerv_nnx.summary(model).splitlines()[2:]]
+  assert rows == [
+    "layers/0 KervConvTranspose 3x2, 6 features Polynomial(degree=3, balance=1.0) -",
+    "layers/1 KervDense, 2 features Gaussian(gamma=1.0) gamma",
+  ]
+
+
+@pytest.mark.parametrize(
+  ("layer", "fields", "message"),
+  [
+    (kerv_nnx.KervConvTranspose, {"kernel_fn": kernels.L1}, "`kernel_fn`"),
+    (kerv_nnx.KervConvTranspose, {"learnable": ("gamma",)}, "gamma"),
+    (kerv_nnx.KervConvTranspose, {"kernel_fn": kernels.Gaussian(np.ones(3))}, "4 output features"),
+    (kerv_nnx.KervConvTranspose, {"mask": np.ones((1, 2, 3, 4))}, "`mask`"),
+    (kerv_nnx.KervDense, {"per_feature": True}, "`per_feature`"),
+    (kerv_nnx.KervDense, {"dot_general": jax.lax.dot_general}, "has no `dot_general`"),
+  ],
+)
+def test_nnx_refuses(layer, fields, message):
+  window = ((3, 2),) if layer is kerv_nnx.KervConvTranspose else ()
+  with pytest.raises((TypeError, ValueError), match=message):
+    layer(3, 4, *window, **fields, rngs=nnx.Rngs(0))(jnp.ones((2, 4, 5, 3)))

@@ -26,7 +26,7 @@ ORDER = [
   ["_statistics"],
   ["_patches", "_by_statistics"],
   ["kervolution"],
-  ["initializers", "torch_import", "_learnable", "_choice"],
+  ["initializers", "optim", "torch_import", "_learnable", "_choice"],
   ["_rules", "_forms", "_nnx_layer"],
   ["_layer", "_runs", "_nnx_forms"],
   ["_dense", "_transpose"],

@@ -3,6 +3,7 @@
 import ast
 import doctest
 import importlib
+import importlib.util
 import inspect
 import pathlib
 import pkgutil
@@ -12,6 +13,7 @@ import sys
 import pytest
 
 import kerv_jax
+from kerv_jax import kernels
 
 ROOT = pathlib.Path(__file__).parent.parent
 MODULES = ["kerv_jax"] + [
@@ -78,6 +80,33 @@ def test_python_blocks_of_the_readme(index, capsys):
   names = {}
   exec(compile(README_BLOCKS[index], "README.md", "exec"), names)
   CHECKS[index](names, capsys.readouterr().out)
+
+
+def test_python_blocks_of_the_page_on_kernels(capsys):
+  blocks = blocks_of("docs/kernels.md")
+  assert len(blocks) == 4
+  for block in blocks:
+    exec(compile(block, "kernels.md", "exec"), {})
+    printed = capsys.readouterr().out
+    for comment in re.findall(r"^print.*  # (.*)$", block, re.M):
+      assert ("0.707106" if comment == "1 / sqrt(2)" else comment) in printed
+
+
+def test_the_page_on_kernels_has_them_all_and_the_table_is_of_today():
+  page = (ROOT / "docs" / "kernels.md").read_text()
+  for name in kernels.__all__:
+    value = getattr(kernels, name)
+    if isinstance(value, type) and issubclass(value, kernels.Kernel):
+      assert name in {"Sum", "Product", "Scaled", "Negative"} or name in page, name
+  spec = importlib.util.spec_from_file_location("plot", ROOT / "docs" / "plot_kernels.py")
+  plot = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(plot)
+  table = page.partition("<!-- sizes")[2].partition("<!-- end")[0]
+  for name, row in plot.sizes():
+    (line,) = [line for line in table.splitlines() if line.startswith(f"| `{name}` | ")]
+    written = [float(number) for number in re.findall(r"\d\.\de[+-]\d+", line)]
+    computed = [number for pair in row for number in pair]
+    assert written == pytest.approx(computed, rel=0.06), name
 
 
 def public_objects():

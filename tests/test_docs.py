@@ -10,6 +10,9 @@ import pkgutil
 import re
 import sys
 
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
 import pytest
 
 import kerv_jax
@@ -59,6 +62,22 @@ def blocks_of(path):
 
 
 README_BLOCKS = blocks_of("README.md")
+IMAGES = jax.ShapeDtypeStruct((2, 64, 64, 3), "float32")
+
+
+def layers_of(model):
+  """Class and kernel of the layers that a linen model calls, by path, in order."""
+  found = {}
+
+  def record(call, args, kwargs, context):
+    module = context.module
+    if isinstance(module, nn.Conv) and context.method_name == "__call__":
+      found["/".join(module.path)] = getattr(module, "kernel_fn", type(module))
+    return call(*args, **kwargs)
+
+  with nn.intercept_methods(record):
+    jax.eval_shape(model.init, jax.random.key(0), IMAGES)
+  return found
 
 
 def quick_start_block(names, printed):
@@ -69,9 +88,53 @@ def kernels_block(names, printed):
   assert "Gaussian(gamma=Array(-0.669" in printed
 
 
+def layer_block(names, printed):
+  assert layers_of(names["model"]) == {"layers_0": kernels.Gaussian(0.1), "layers_1": nn.Conv}
+
+
+def conv_block(names, printed):
+  first, *others = layers_of(names["model"]).values()
+  assert first == kernels.L2()
+  assert others == [kernels.Sigmoid()] * 19
+
+
+def kervolve_block(names, printed):
+  assert re.findall(r"^\S*conv\d", printed, re.M) == ["conv1", "layer1_0/conv2", "layer1_1/conv2"]
+  assert "3 of 20 convolutions" in printed
+
+
+def fine_tuning_block(names, printed):
+  first, last = map(float, printed.split())
+  assert last < 0.5 * first
+  learned, start = names["variables"]["params"], names["fresh"]["params"]
+  assert set(learned["layers_0"]) == {
+    "kernel", "bias", "terms.1.scale", "terms.1.kernel.gamma",
+  }  # fmt: skip
+  moved = jax.tree.map(lambda a, b: not jnp.allclose(a, b), learned, start)
+  assert all(jax.tree.leaves(moved))
+
+
+def nnx_block(names, printed):
+  assert names["layer"].kernel_fn == kernels.Gaussian(0.1)
+  assert re.search(r"^layers/0 .*Polynomial\(degree=2, balance=1.0\) +balance$", printed, re.M)
+
+
+def torch_block(names, printed):
+  kernel = names["variables"]["params"]["kernel"]
+  assert kernel.shape == (5, 5, 3, 16)
+  out = names["layer"].apply(names["variables"], jnp.zeros((1, 9, 9, 3)))
+  assert out[0, 4, 4, 7] == 1 - 75
+
+
 CHECKS = [
   quick_start_block,
   kernels_block,
+  layer_block,
+  conv_block,
+  kervolve_block,
+  fine_tuning_block,
+  nnx_block,
+  torch_block,
 ]
 
 
@@ -80,6 +143,10 @@ def test_python_blocks_of_the_readme(index, capsys):
   names = {}
   exec(compile(README_BLOCKS[index], "README.md", "exec"), names)
   CHECKS[index](names, capsys.readouterr().out)
+
+
+def test_the_readme_has_no_other_blocks():
+  assert len(README_BLOCKS) == len(CHECKS)
 
 
 def test_python_blocks_of_the_page_on_kernels(capsys):

@@ -187,7 +187,7 @@ def test_set_that_is_not_prepared_comes_with_the_commands(tmp_path, monkeypatch)
     data.load("cifar10", folder)
   commands = str(error.value).partition("TensorFlow: ")[2]
   *install, code = shlex.split(commands)
-  assert install == ["pip", "install", "kerv_jax[prepare];", "python", "-c"]
+  assert install == ["pip", "install", ".[prepare];", "python", "-c"]
   calls = []
 
   def builder(*arguments, **options):
@@ -331,7 +331,7 @@ def test_set_of_another_kind_is_refused(tmp_path, features, message):
 
 def test_missing_tensorflow_datasets_is_explained(toy, monkeypatch):
   monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
-  with pytest.raises(UsageError, match=r"`--data` 'toy' .*pip install 'kerv_jax\[experiments\]'"):
+  with pytest.raises(UsageError, match=r"`--data` 'toy' .*pip install '\.\[experiments\]'"):
     data.load("toy", toy[0])
 
 

@@ -458,4 +458,4 @@ def test_help_lists_every_option(capsys):
 def test_missing_extra_is_explained(monkeypatch, capsys):
   monkeypatch.setitem(sys.modules, "tyro", None)
   assert main(["demo"]) == 2
-  assert "pip install 'kerv_jax[experiments]'" in capsys.readouterr().err
+  assert "pip install '.[experiments]'" in capsys.readouterr().err

@@ -21,6 +21,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     import tyro
 
     from experiments import UsageError, cli, demo
+    from experiments.ablation import command as ablation
   except ModuleNotFoundError as error:
     print(f"error: {error}; experiments need: pip install '.[experiments]'", file=sys.stderr)
     return 2
@@ -33,6 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "train": cli.TrainCommand,
         "list": cli.ListCommand,
         "eval": cli.EvalCommand,
+        "ablation": ablation.AblationCommand,
       },
       prog="python -m experiments",
       description="Experiments with kervolution; `python -m experiments demo` is where to start.",
@@ -42,6 +44,8 @@ def main(argv: Sequence[str] | None = None) -> int:
       return cli.list_command(command)
     if isinstance(command, cli.EvalCommand):
       return cli.eval_command(command)
+    if isinstance(command, ablation.AblationCommand):
+      return ablation.run(command)
     assert isinstance(command, demo.DemoConfig)
     demo.run(command, shlex.join(["python", "-m", "experiments", *argv]))
   except UsageError as error:
@@ -51,7 +55,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 141
   except KeyboardInterrupt:
-    kept = "checkpoints are kept" if argv[:1] == ["train"] else "nothing written"
+    kept = {"train": "checkpoints are kept", "ablation": "rows are kept"}.get(
+      "".join(argv[:1]), "nothing written"
+    )
     print(f"interrupted; {kept}", file=sys.stderr)
     return 130
   return 0

@@ -40,7 +40,7 @@ def fit(
   test: Images,
   order: np.ndarray,
   *,
-  eval_every: int,
+  eval_every: int | Callable[[Curve], int],
   on_progress: Callable[[int], None] = lambda steps: None,
 ) -> tuple[TrainState, Curve]:
   """Trains along an order of examples and evaluates on the way.
@@ -51,7 +51,8 @@ def fit(
     train: the training set.
     test: the set to evaluate on.
     order: indices into the training set, (steps, batch size).
-    eval_every: steps between evaluations; there is one more after the last step.
+    eval_every: steps between evaluations, or how to tell those to the next from the curve so far;
+      there is one more after the last step.
     on_progress: called with the number of steps just taken.
 
   Returns:
@@ -70,7 +71,8 @@ def fit(
 
   evaluate()
   while curve.diverged_at is None and taken < len(order):
-    chunk = order[taken : taken + eval_every]
+    pause = eval_every(curve) if callable(eval_every) else eval_every
+    chunk = order[taken : taken + pause]
     state, losses, spent = trainer.run(state, train, chunk)
     finite = np.isfinite(losses)
     if not finite.all():

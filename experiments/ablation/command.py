@@ -1,0 +1,183 @@
+"""The command `ablation`."""
+
+import dataclasses
+import os
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Literal
+
+import tyro
+
+from experiments import UsageError
+from experiments.ablation import dataset, studies
+from experiments.ablation.arms import arm
+from experiments.ablation.protocol import RATE, Protocol, Spec, Training
+from experiments.ablation.rows import Row, Rows
+from experiments.ablation.runner import Runner
+from experiments.ablation.worker import Job
+
+Name = Literal[
+  "kernels",
+  "arrangement",
+  "no-relu",
+  "tuned",
+  "controls",
+  "hyperparameters",
+  "fgsm",
+  "filters",
+  "all",
+  "run",
+  "attack",
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class AblationCommand:
+  """Run the studies of the paper's MNIST section, and those that question them.
+
+  Each run adds a row to rows.jsonl in --out. Runs that have a row are skipped, so the command can
+  be stopped or killed at any time and given again. Every row has the command that makes it again.
+  """
+
+  name: Annotated[Name, tyro.conf.Positional]
+  """The study, or all of them; run is the runs that --arms, --seeds, --rate and --search name,
+  attack the attacks on --arms of --seeds."""
+  arms: tuple[str, ...] = ()
+  """Networks to run; if not given, all of the study's."""
+  seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
+  """Of initial weights and order of examples."""
+  rate: float = RATE
+  """Learning rate, of run alone."""
+  search: bool = False
+  """Short, with the score on a held-out part of the training set, of run alone."""
+  again: bool = False
+  """Make rows that are there once more, and say whether they are the same; they stay."""
+  data: str = "mnist"
+  """A set of TensorFlow Datasets, or a Keras-style .npz file; of the same examples either makes the
+  same rows."""
+  data_dir: str | None = None
+  """Folder of prepared TensorFlow Datasets; if not given, theirs."""
+  out: str = "results/mnist"
+  """Folder of the rows."""
+  weights: str = "runs/mnist"
+  """Folder for final weights, for fgsm and filters; what is not there is trained again."""
+  workers: int | None = None
+  """Processes at a time, of one thread each; if not given, one for each core."""
+  epochs: int = Protocol.epochs
+  """Passes over the training set; the rate is divided by ten at a half and three quarters of it."""
+  search_epochs: int = Protocol.search_epochs
+  """The same of a run that a learning rate is chosen by."""
+  batch_size: int = Protocol.batch_size
+  """Examples in a step."""
+  train_examples: int | None = None
+  """Only so many of the training set; if not given, all."""
+  test_examples: int | None = None
+  """Only so many of the test set; if not given, all."""
+
+  def check(self) -> None:
+    """Raises a UsageError for the first option that will not do."""
+    if not self.seeds or len(set(self.seeds)) < len(self.seeds) or min(self.seeds) < 0:
+      raise UsageError(f"`--seeds` must be from 0, each once, got {list(self.seeds)}")
+    if not 0 < self.rate < float("inf"):
+      raise UsageError(f"`--rate` must be positive and finite, got {self.rate:g}")
+    if self.workers is not None and self.workers < 1:
+      raise UsageError(f"`--workers` must be at least 1, got {self.workers}")
+    if self.name == "run":
+      if not self.arms:
+        raise UsageError("`--arms` must name networks for run, got none")
+    else:
+      for option, given in (("rate", self.rate != RATE), ("search", self.search)):
+        if given:
+          raise UsageError(f"`--{option}` is for run, got it for {self.name}")
+    for each in self.arms:
+      arm(each)
+    if self.arms:
+      self.arms_by_study()
+    self.protocol("").check()
+
+  def protocol(self, digest: str) -> Protocol:
+    """The protocol that the options ask for.
+
+    Args:
+      digest: of the data set.
+    """
+    names = [field.name for field in dataclasses.fields(Protocol) if field.name != "data"]
+    return Protocol(**{name: getattr(self, name) for name in names}, data=digest)
+
+  def arms_by_study(self) -> dict[str, Sequence[str]]:
+    """The arms to run of each study.
+
+    Raises:
+      UsageError: if there are none.
+    """
+    if self.name == "run":
+      return {}
+    names = list(studies.STUDIES) if self.name == "all" else [self.name]
+    chosen = {}
+    for name in names:
+      known = studies.STUDIES["fgsm" if name == "attack" else name]
+      if arms := [each for each in known if not self.arms or each in self.arms]:
+        chosen[name] = arms
+    known = {each for name in names for each in studies.STUDIES.get(name, studies.ATTACKED)}
+    if unknown := [each for each in self.arms if each not in known]:
+      raise UsageError(
+        f"`--arms` of {self.name} must be of {', '.join(sorted(known))}, got {unknown}"
+      )
+    return chosen
+
+
+def run(command: AblationCommand) -> int:
+  """Makes the rows that are missing.
+
+  Args:
+    command: its options.
+
+  Returns:
+    The exit code: 0, or 1 if a row that was made again is not the same.
+
+  Raises:
+    UsageError: if an option or the data will not do.
+  """
+  command.check()
+  loaded, digest = dataset.load(command.data, command.data_dir)
+  protocol = command.protocol(digest)
+  dataset.cut(loaded, protocol)
+  rows = Rows(command.out, protocol)
+  rows.all()  # whether they can be read
+
+  def job(spec: Spec) -> Job:
+    places = command.data, command.data_dir, command.out, command.weights
+    return Job(spec, protocol, *places, again=command.again)
+
+  runner = Runner(
+    rows, job, workers=command.workers or os.cpu_count() or 1, again=command.again, say=_say
+  )
+  if command.name == "run":
+    runs = [
+      Training(each, seed, command.rate, command.search)
+      for seed in command.seeds
+      for each in command.arms
+    ]
+    runner.run(lambda rows: runs)
+  elif command.name == "attack":
+    for_attack = [
+      studies.attack(each, seed)
+      for seed in command.seeds
+      for each in command.arms_by_study()["attack"]
+    ]
+    runner.run(lambda rows: for_attack)
+  else:
+    for name, arms in command.arms_by_study().items():
+      _say(f"{name}: {', '.join(arms)}")
+      runner.run(_plan(name, arms, command.seeds))
+  return 1 if runner.others else 0
+
+
+def _plan(name: str, arms: Sequence[str], seeds: Sequence[int]) -> studies.Plan:
+  def plan(rows: Mapping[str, Row]) -> Sequence[Spec]:
+    return studies.todo(name, arms, seeds, rows)
+
+  return plan
+
+
+def _say(text: str) -> None:
+  print(text, flush=True)

@@ -1,0 +1,141 @@
+"""What a run is: the protocol that all share, and what is particular to one."""
+
+import dataclasses
+import hashlib
+import json
+import shlex
+from typing import Any
+
+from experiments import UsageError
+
+RATE = 0.003
+"""The paper's learning rate."""
+MILESTONES = (0.5, 0.75)
+"""When the rate is divided by ten, in parts of the run: epochs 10 and 15 of 20."""
+HELD_OUT = 0.1
+"""Part of each class of the training set that learning rates are chosen on."""
+TARGET = 0.98
+"""Accuracy to which the time is taken."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Protocol:
+  """What all runs of a folder have in common; the defaults are the paper's.
+
+  Attributes:
+    epochs: of a run.
+    search_epochs: of a run that a learning rate is chosen by.
+    batch_size: examples in a step.
+    train_examples: the first so many of the training set; None is all.
+    test_examples: the first so many of the test set; None is all.
+    data: digest of the data set.
+  """
+
+  epochs: int = 20
+  search_epochs: int = 3
+  batch_size: int = 50
+  train_examples: int | None = None
+  test_examples: int | None = None
+  data: str = ""
+
+  def check(self) -> None:
+    """Raises a UsageError for the first number that will not do."""
+    for name in ("epochs", "search_epochs", "batch_size", "train_examples", "test_examples"):
+      value = getattr(self, name)
+      if value is not None and value < 1:
+        raise UsageError(f"`--{name.replace('_', '-')}` must be at least 1, got {value}")
+
+  def options(self) -> list[str]:
+    """The options of the command line that differ from the defaults."""
+    given: list[str] = []
+    for field in dataclasses.fields(self):
+      value = getattr(self, field.name)
+      if field.name != "data" and value != field.default:
+        given += [f"--{field.name.replace('_', '-')}", str(value)]
+    return given
+
+
+@dataclasses.dataclass(frozen=True)
+class Training:
+  """A training run of a protocol.
+
+  Attributes:
+    arm: name of the network.
+    seed: of initial weights and order of examples; of the held-out part too.
+    rate: learning rate before the milestones.
+    search: whether part of the training set is held out, the score is on that part, and the run is
+      a short one.
+  """
+
+  arm: str
+  seed: int
+  rate: float = RATE
+  search: bool = False
+
+  def command(self, protocol: Protocol) -> str:
+    """The command that makes the run again.
+
+    Args:
+      protocol: of the run.
+    """
+    words = ["python", "-m", "experiments", "ablation", "run", "--arms", self.arm]
+    words += ["--seeds", str(self.seed), "--rate", repr(self.rate)]
+    words += ["--search"] if self.search else []
+    return shlex.join([*words, *protocol.options(), "--again"])
+
+  def stem(self) -> str:
+    """A file name for its weights."""
+    return f"{self.arm}-rate{self.rate:g}-seed{self.seed}" + ("-search" if self.search else "")
+
+
+@dataclasses.dataclass(frozen=True)
+class Attack:
+  """Attacks on a trained network, and what they do to others.
+
+  Attributes:
+    arm: name of the network that the attacks are made for.
+    seed: of its training.
+    targets: names of the networks that the images are shown to afterwards.
+    target_seed: of their training.
+    examples: of the test set, the first so many; None is all.
+  """
+
+  arm: str
+  seed: int
+  targets: tuple[str, ...]
+  target_seed: int
+  examples: int | None = None
+
+  def command(self, protocol: Protocol) -> str:
+    """The command that makes the row again.
+
+    Args:
+      protocol: of the networks' training.
+    """
+    words = ["python", "-m", "experiments", "ablation", "attack", "--arms", self.arm]
+    words += ["--seeds", str(self.seed)]
+    return shlex.join([*words, *protocol.options(), "--again"])
+
+
+Spec = Training | Attack
+
+
+def identity(spec: Spec) -> str:
+  """What tells a row from others of its folder: 16 hexadecimal digits.
+
+  Args:
+    spec: of the row.
+  """
+  text = json.dumps([type(spec).__name__.lower(), dataclasses.asdict(spec)], sort_keys=True)
+  return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def spec_from(kind: str, values: dict[str, Any]) -> Spec:
+  """The spec that JSON made these values of.
+
+  Args:
+    kind: "training" or "attack".
+    values: by name.
+  """
+  values = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
+  return Training(**values) if kind == "training" else Attack(**values)

@@ -1,0 +1,139 @@
+"""The rows of a folder of results: one line of JSON for each run, whoever adds it and when."""
+
+import contextlib
+import dataclasses
+import fcntl
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from experiments import UsageError
+from experiments.ablation.protocol import Protocol, Spec, identity, spec_from
+from experiments.digests import write_atomically
+
+ROWS = "rows.jsonl"
+PROTOCOL = "protocol.json"
+
+Row = dict[str, Any]
+"""What came of a run: "id", "kind", "spec", "command" and results."""
+
+
+class Rows:
+  """The rows of a folder, read and added to by any number of processes.
+
+  Args:
+    folder: of the results; it is made when the first row is added.
+    protocol: that all rows share; None is the one of the folder.
+
+  Raises:
+    UsageError: if the folder's rows have another protocol, there is none, or a file is damaged.
+  """
+
+  def __init__(self, folder: str | Path, protocol: Protocol | None = None):
+    self.folder = Path(folder)
+    found = self._read_protocol()
+    if protocol is None and found is None:
+      raise UsageError(
+        f"there are no rows in {str(folder)!r}: `python -m experiments ablation all`"
+      )
+    if protocol is not None and found is not None and protocol != found:
+      names = [field.name for field in dataclasses.fields(Protocol)]
+      differ = [
+        f"`--{name.replace('_', '-')}` was {getattr(found, name)}, now {getattr(protocol, name)}"
+        for name in names
+        if getattr(found, name) != getattr(protocol, name)
+      ]
+      raise UsageError(
+        f"the rows in {str(folder)!r} have another protocol ({'; '.join(differ)}); give `--out` "
+        "another folder"
+      )
+    self.protocol: Protocol = protocol or found  # pyright: ignore[reportAttributeAccessIssue]
+
+  def all(self) -> dict[str, Row]:
+    """All rows, by identity.
+
+    Raises:
+      UsageError: if the file is damaged.
+    """
+    file = self.folder / ROWS
+    try:
+      lines = file.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+      return {}
+    except (OSError, UnicodeDecodeError) as error:
+      raise UsageError(f"cannot read {str(file)!r}: {error}") from error
+    rows = {}
+    for number, line in enumerate(lines, 1):
+      try:
+        row = json.loads(line)
+        spec = spec_from(row["kind"], row["spec"])
+      except (ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"{str(file)!r}, line {number}, is no row: {error!r}") from error
+      if row.get("id") != identity(spec):
+        raise UsageError(f"{str(file)!r}, line {number}: the row is not of its `id`")
+      rows[row["id"]] = row
+    return rows
+
+  def get(self, spec: Spec) -> Row | None:
+    """The row of a run, if there is one.
+
+    Args:
+      spec: of the run.
+    """
+    return self.all().get(identity(spec))
+
+  def add(self, spec: Spec, result: Row) -> Row:
+    """Adds a row, in the place of one that is there.
+
+    Args:
+      spec: of the run.
+      result: what came of it.
+
+    Returns:
+      The row.
+    """
+    row = {
+      "id": identity(spec),
+      "kind": type(spec).__name__.lower(),
+      "spec": dataclasses.asdict(spec),
+      "command": spec.command(self.protocol),
+    } | result
+    self.folder.mkdir(parents=True, exist_ok=True)
+    with self._locked():
+      if self._read_protocol() is None:
+        text = json.dumps(dataclasses.asdict(self.protocol), indent=2)
+        write_atomically(self.folder / PROTOCOL, text + "\n")
+      rows = self.all() | {row["id"]: row}
+      ordered = sorted(rows.values(), key=_place)
+      lines = [json.dumps(each, allow_nan=False) + "\n" for each in ordered]
+      write_atomically(self.folder / ROWS, "".join(lines))
+    return row
+
+  @contextlib.contextmanager
+  def _locked(self) -> Iterator[None]:
+    """While no other process adds a row; the lock goes with the process that holds it."""
+    with (self.folder / ".lock").open("w") as stream:
+      fcntl.flock(stream, fcntl.LOCK_EX)
+      yield
+
+  def _read_protocol(self) -> Protocol | None:
+    file = self.folder / PROTOCOL
+    try:
+      return Protocol(**json.loads(file.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+      return None
+    except (OSError, ValueError, TypeError) as error:
+      raise UsageError(f"{str(file)!r} is damaged: {error}") from error
+
+
+def _place(row: Row) -> tuple[Any, ...]:
+  """Where a row stands in the file."""
+  spec = row["spec"]
+  return (
+    row["kind"] != "training",
+    spec.get("search", False),
+    spec["arm"],
+    spec.get("rate", 0.0),
+    (spec["seed"]),
+  )

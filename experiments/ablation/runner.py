@@ -1,0 +1,151 @@
+"""Runs what is missing, several worker processes side by side."""
+
+import collections
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from experiments import UsageError
+from experiments.ablation.protocol import Spec, Training, identity
+from experiments.ablation.rows import Row, Rows
+from experiments.ablation.studies import Plan
+from experiments.ablation.worker import ENVIRONMENT, Job
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+class Runner:
+  """Makes rows until a plan has nothing left to do.
+
+  Args:
+    rows: to read and add to.
+    job: from a run to what its worker needs to know.
+    workers: processes at a time.
+    again: whether to make the rows that there are once more, and compare.
+    say: prints a line.
+  """
+
+  def __init__(
+    self,
+    rows: Rows,
+    job: Callable[[Spec], Job],
+    *,
+    workers: int,
+    again: bool = False,
+    say: Callable[[str], None] = print,
+  ):
+    self.rows, self.job, self.workers, self.again, self.say = rows, job, workers, again, say
+    self.others = 0  # rows made again that differ
+    self._processes: set[subprocess.Popen[str]] = set()
+    self._lock = threading.Lock()
+    self._error: str | None = None
+
+  def run(self, plan: Plan) -> None:
+    """Carries out a plan, stage by stage.
+
+    Args:
+      plan: asked again after each stage.
+
+    Raises:
+      UsageError: if a worker says that something will not do.
+    """
+    finished: set[str] = set()
+    try:
+      while todo := self._missing(plan, finished):
+        self._stage(todo)
+        finished |= {identity(spec) for spec in todo}
+    finally:
+      for process in list(self._processes):
+        process.kill()
+
+  def _missing(self, plan: Plan, finished: set[str]) -> list[Spec]:
+    """The runs to make now, each once."""
+    rows = self.rows.all()
+    wanted = {identity(spec): spec for spec in plan(rows)}
+    skip = finished if self.again else finished | rows.keys()
+    return [spec for name, spec in wanted.items() if name not in skip]
+
+  def _stage(self, specs: Sequence[Spec]) -> None:
+    """Makes the rows of these runs."""
+    queue = collections.deque(specs)
+    total = len(queue)
+
+    def work() -> None:
+      while self._error is None:
+        with self._lock:
+          if not queue:
+            return
+          spec = queue.popleft()
+          number = total - len(queue)
+        if not self.again and self.rows.get(spec) is not None:
+          continue  # another command made it meanwhile
+        self._finish(spec, f"[{number}/{total}]", self._call(self.job(spec)))
+
+    threads = [threading.Thread(target=work) for _ in range(min(self.workers, total))]
+    for thread in threads:
+      thread.start()
+    for thread in threads:
+      thread.join()
+    if self._error is not None:
+      raise UsageError(self._error)
+
+  def _call(self, job: Job) -> Mapping[str, Any]:
+    """What a worker says in the end."""
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    process = subprocess.Popen(
+      [sys.executable, "-m", "experiments.ablation.worker"],
+      env=os.environ | ENVIRONMENT | {"PYTHONPATH": path},
+      stdin=subprocess.PIPE,
+      stdout=subprocess.PIPE,
+      text=True,
+    )
+    self._processes.add(process)
+    try:
+      output, _ = process.communicate(job.to_json())
+    finally:
+      self._processes.discard(process)
+    try:
+      return json.loads(output.splitlines()[-1])
+    except (IndexError, ValueError):
+      return {"error": f"a worker ended with code {process.returncode}; see above"}
+
+  def _finish(self, spec: Spec, place: str, told: Mapping[str, Any]) -> None:
+    """Says what became of a run."""
+    what = f"{place} {describe(spec)}"
+    if "error" in told:
+      self._error = f"{describe(spec)}: {told['error']}"
+      return
+    if told["state"] == "other":
+      self.others += 1
+      what += ": NOT as in its row, which stays"
+    elif told["state"] == "same":
+      what += ": as in its row, bit for bit"
+    if told.get("diverged_at") is not None:
+      what += f": diverged at step {told['diverged_at']}"
+    elif told.get("accuracy") is not None:
+      what += f": accuracy {told['accuracy']:.4f}"
+    if told.get("steps_to_target") is not None:
+      what += f", 98 % after {told['steps_to_target']:,} steps"
+    if told.get("seconds") is not None:
+      what += f", {told['seconds']:.0f} s"
+    self.say(what)
+
+
+def describe(spec: Spec) -> str:
+  """A run in words.
+
+  Args:
+    spec: of the run.
+  """
+  if isinstance(spec, Training):
+    kind = "search" if spec.search else "training"
+    return f"{kind}: {spec.arm}, rate {spec.rate:g}, seed {spec.seed}"
+  return f"attack: {spec.arm}, seed {spec.seed}"
+
+
+__all__ = ["Row", "Runner", "describe"]

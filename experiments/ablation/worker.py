@@ -15,6 +15,7 @@ from typing import Any, Literal
 from experiments import UsageError
 from experiments.ablation.protocol import Protocol, Spec, Training, spec_from
 from experiments.ablation.rows import Row, Rows
+from experiments.data import Dataset
 
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy")
 ENVIRONMENT = {"NPROC": "1"}
@@ -75,6 +76,7 @@ def perform(job: Job) -> tuple[Row, Literal["new", "same", "other"]]:
     UsageError: if the data will not do.
   """
   from experiments.ablation import dataset, weights
+  from experiments.ablation.attacked import attack
   from experiments.ablation.train import train
 
   rows = Rows(job.out, job.protocol)
@@ -87,7 +89,15 @@ def perform(job: Job) -> tuple[Row, Literal["new", "same", "other"]]:
   if isinstance(job.spec, Training):
     result, params = train(job.spec, job.protocol, loaded, on_progress=_end_with_the_runner())
   else:
-    raise NotImplementedError
+    own = Training(job.spec.arm, job.spec.seed)
+    others = {name: Training(name, job.spec.target_seed) for name in job.spec.targets}
+    params = _trained(own, job, loaded, rows)
+    result = attack(
+      job.spec,
+      loaded,
+      params,
+      {name: _trained(run, job, loaded, rows) for name, run in others.items()},
+    )
   result |= {"environment": environment()}
   if before is not None and any(before.get(name) != result.get(name) for name in COMPARED):
     return before | result, "other"
@@ -96,6 +106,28 @@ def perform(job: Job) -> tuple[Row, Literal["new", "same", "other"]]:
   if before is not None:
     return before, "same"
   return rows.add(job.spec, result), "new"
+
+
+def _trained(spec: Training, job: Job, loaded: Dataset, rows: Rows) -> Any:
+  """The final parameters of a run: those that are kept or, if need be, made again."""
+  from experiments.ablation import weights
+  from experiments.ablation.train import train
+
+  file = Path(job.weights) / f"{spec.stem()}.npz"
+  row = rows.get(spec)
+  if row is not None and (params := weights.load(file, row["weights"])) is not None:
+    return params
+  result, params = train(spec, job.protocol, loaded, on_progress=_end_with_the_runner())
+  if row is None:
+    rows.add(spec, result | {"environment": environment()})
+  elif row["weights"] != result["weights"]:
+    raise UsageError(
+      f"the weights of {spec.stem()} are not in {job.weights!r}, and training them again gives "
+      "others than its row has: another machine or version; give `--weights` the folder that has "
+      "them, or `--out` another folder"
+    )
+  weights.save(file, params)
+  return params
 
 
 def environment() -> dict[str, Any]:

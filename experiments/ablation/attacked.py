@@ -1,0 +1,71 @@
+"""Attacks on a trained network, what they do to others, and the row of it all."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from experiments.ablation.arms import arm
+from experiments.ablation.attacks import Attacker, fgsm
+from experiments.ablation.protocol import Attack
+from experiments.data import UNIT, Dataset
+
+EPSILONS = tuple(round(0.025 * number, 3) for number in range(13))
+"""Of FGSM: how far each pixel may go, in [0, 1]."""
+PGD_EPSILONS = (0.1, 0.2, 0.3)
+
+
+def attack(
+  spec: Attack, dataset: Dataset, params: Any, target_params: Mapping[str, Any]
+) -> dict[str, Any]:
+  """Attacks a network, and shows the images to others.
+
+  Args:
+    spec: of the row.
+    dataset: of which the test set is attacked.
+    params: of the network.
+    target_params: of the others, by arm.
+
+  Returns:
+    The results of its row: accuracies by epsilon, "white_box" and "transfer", and what the
+    gradients are like. FGSM and PGD are as in `experiments.ablation.attacks`.
+  """
+  test = dataset.test[np.arange(spec.examples or len(dataset.test))]
+  images = np.asarray(jax.jit(UNIT)(test.images))
+
+  def attacker(name: str, params: Any) -> Attacker:
+    network = arm(name).network(dataset.num_classes)
+    return Attacker(lambda p, x: network.apply({"params": p}, x), params, images, test.labels)
+
+  own = attacker(spec.arm, params)
+  others = {name: attacker(name, target_params[name]) for name in spec.targets}
+  gradients = own.gradients()
+  result: dict[str, Any] = {
+    "accuracy": float(own.right(images).mean()),
+    "white_box": {"fgsm": {}, "pgd": {}},
+    "transfer": {name: {"fgsm": {}, "pgd": {}} for name in others},
+    "gradients": _summary(gradients),
+  }
+
+  def show(kind: str, epsilon: float, moved: np.ndarray) -> None:
+    result["white_box"][kind][str(epsilon)] = float(own.right(moved).mean())
+    for name, other in others.items():
+      result["transfer"][name][kind][str(epsilon)] = float(other.right(moved).mean())
+
+  for epsilon in EPSILONS:
+    show("fgsm", epsilon, np.asarray(fgsm(gradients, images, epsilon)))
+  for epsilon in PGD_EPSILONS:
+    show("pgd", epsilon, own.pgd(epsilon, spec.seed))
+  return result
+
+
+def _summary(gradients: np.ndarray) -> dict[str, float]:
+  """Sizes of the gradients of the images' losses."""
+  flat = gradients.reshape(len(gradients), -1).astype(np.float64)
+  lengths = np.linalg.norm(flat, axis=1)
+  return {
+    "median_length": float(np.median(lengths)),
+    "images_without": float(np.mean(lengths == 0)),
+    "pixels_without": float(np.mean(flat == 0)),
+  }

@@ -35,6 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "list": cli.ListCommand,
         "eval": cli.EvalCommand,
         "ablation": ablation.AblationCommand,
+        "report": ablation.ReportCommand,
       },
       prog="python -m experiments",
       description="Experiments with kervolution; `python -m experiments demo` is where to start.",
@@ -46,6 +47,10 @@ def main(argv: Sequence[str] | None = None) -> int:
       return cli.eval_command(command)
     if isinstance(command, ablation.AblationCommand):
       return ablation.run(command)
+    if isinstance(command, ablation.ReportCommand):
+      from experiments.ablation import report  # imports matplotlib
+
+      return report.run(command)
     assert isinstance(command, demo.DemoConfig)
     demo.run(command, shlex.join(["python", "-m", "experiments", *argv]))
   except UsageError as error:

@@ -13,7 +13,7 @@ from experiments.fit import Curve
 
 # Colours of Okabe and Ito, told apart by colour-blind readers; line style and marker tell them
 # apart in greyscale.
-_STYLES: tuple[dict[str, Any], ...] = (
+STYLES: tuple[dict[str, Any], ...] = (
   {"color": "#000000", "linestyle": "-", "marker": "o"},
   {"color": "#D55E00", "linestyle": "--", "marker": "s"},
   {"color": "#0072B2", "linestyle": "-.", "marker": "^"},
@@ -39,7 +39,7 @@ def convergence(
     for number, (label, curve) in enumerate(curves.items()):
       if curve.diverged_at is not None:
         label += f" (diverged at step {curve.diverged_at})"
-      style = dict(_STYLES[number % len(_STYLES)])
+      style = dict(STYLES[number % len(STYLES)])
       style |= {"markevery": max(1, len(curve.steps) // 8), "markersize": 5, "linewidth": 1.6}
       axis.plot(curve.steps, curve.accuracy, label=label, **style)
     for target in targets:

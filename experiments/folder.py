@@ -178,12 +178,16 @@ def read_config(path: str | Path) -> dict[str, Any]:
 
 
 def commit() -> str | None:
-  """The commit of this repository, with a "+" after it if files differ; None if there is none."""
+  """The commit of this repository, with a "+" after it if files other than results differ.
+
+  Returns:
+    40 hexadecimal digits and perhaps the "+"; None if there is no repository.
+  """
   git = ["git", "-C", str(Path(__file__).parent)]
   try:
     head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
     changes = subprocess.run(
-      [*git, "status", "--porcelain", "--untracked-files=no"],
+      [*git, "status", "--porcelain", "--untracked-files=no", ":(top)", ":(top,exclude)results"],
       capture_output=True,
       text=True,
       check=True,

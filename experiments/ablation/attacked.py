@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from experiments.ablation.arms import arm
@@ -13,7 +14,7 @@ from experiments.data import UNIT, Dataset
 
 EPSILONS = tuple(round(0.025 * number, 3) for number in range(13))
 """Of FGSM: how far each pixel may go, in [0, 1]."""
-PGD_EPSILONS = (0.1, 0.2, 0.3)
+PGD_EPSILONS = (0.05, 0.1, 0.2, 0.3)
 
 
 def attack(
@@ -36,7 +37,11 @@ def attack(
 
   def attacker(name: str, params: Any) -> Attacker:
     network = arm(name).network(dataset.num_classes)
-    return Attacker(lambda p, x: network.apply({"params": p}, x), params, images, test.labels)
+
+    def apply(params: Any, images: jax.Array) -> jax.Array:
+      return jnp.asarray(network.apply({"params": params}, images))
+
+    return Attacker(apply, params, images, test.labels)
 
   own = attacker(spec.arm, params)
   others = {name: attacker(name, target_params[name]) for name in spec.targets}
@@ -54,7 +59,8 @@ def attack(
       result["transfer"][name][kind][str(epsilon)] = float(other.right(moved).mean())
 
   for epsilon in EPSILONS:
-    show("fgsm", epsilon, np.asarray(fgsm(gradients, images, epsilon)))
+    moved = fgsm(jnp.asarray(gradients), jnp.asarray(images), epsilon)
+    show("fgsm", epsilon, np.asarray(moved))
   for epsilon in PGD_EPSILONS:
     show("pgd", epsilon, own.pgd(epsilon, spec.seed))
   return result

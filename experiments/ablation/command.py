@@ -1,4 +1,4 @@
-"""The command `ablation`."""
+"""The command `ablation`, and the options of `report`."""
 
 import dataclasses
 import os
@@ -123,6 +123,16 @@ class AblationCommand:
         f"`--arms` of {self.name} must be of {', '.join(sorted(known))}, got {unknown}"
       )
     return chosen
+
+
+@dataclasses.dataclass(frozen=True)
+class ReportCommand:
+  """Make the page of the MNIST section, its plots, and the README's part, from the rows."""
+
+  out: str = "results/mnist"
+  """Folder of the rows, where page and plots go."""
+  readme: str | None = "README.md"
+  """File with the part between the comments "mnist"; None leaves it as it is."""
 
 
 def run(command: AblationCommand) -> int:

@@ -1,5 +1,6 @@
 """The data of a study: the same examples in the same order, wherever they are read from."""
 
+import dataclasses
 import hashlib
 
 import numpy as np
@@ -7,9 +8,6 @@ import numpy as np
 from experiments import UsageError, data
 from experiments.ablation.protocol import Protocol
 from experiments.data import Dataset, Examples
-
-MNIST = "1a2c"
-"""Digest of MNIST, whether from an .npz file or from TensorFlow Datasets."""
 
 
 def load(name: str, data_dir: str | None = None) -> tuple[Dataset, str]:
@@ -29,13 +27,10 @@ def load(name: str, data_dir: str | None = None) -> tuple[Dataset, str]:
   dataset = data.load(name, data_dir)
   if not isinstance(dataset, Dataset):
     raise UsageError(f"`--data` must be a set of images of one size, got {name!r}")
-  total = hashlib.sha256()
-  parts = []
-  for part in (dataset.train, dataset.test):
-    ordered, digest = _in_order(part)
-    parts.append(ordered)
-    total.update(digest)
-  return Dataset(*parts, dataset.description, dataset.num_classes), total.hexdigest()
+  train, train_digest = _in_order(dataset.train)
+  test, test_digest = _in_order(dataset.test)
+  digest = hashlib.sha256(train_digest + test_digest).hexdigest()
+  return dataclasses.replace(dataset, train=train, test=test), digest
 
 
 def cut(dataset: Dataset, protocol: Protocol) -> Dataset:
@@ -48,20 +43,20 @@ def cut(dataset: Dataset, protocol: Protocol) -> Dataset:
   Raises:
     UsageError: if the data set does not have as many examples.
   """
-  parts = []
   for name in ("train", "test"):
     examples: Examples = getattr(dataset, name)
     number = getattr(protocol, f"{name}_examples")
     if number is not None and number > len(examples):
       raise UsageError(f"`--{name}-examples` must be at most {len(examples)}, got {number}")
-    parts.append(examples if number is None else examples[np.arange(number)])
-  train = parts[0]
+    if number is not None:
+      dataset = dataclasses.replace(dataset, **{name: examples[np.arange(number)]})
+  train = dataset.train
   if protocol.batch_size > round(0.8 * len(train)):  # what is left when part of it is held out
     raise UsageError(
       f"`--batch-size` must be at most {round(0.8 * len(train))} for {len(train)} examples to "
       f"train on, got {protocol.batch_size}"
     )
-  return Dataset(*parts, dataset.description, dataset.num_classes)
+  return dataset
 
 
 def _in_order(examples: Examples) -> tuple[Examples, bytes]:

@@ -117,7 +117,30 @@ class Attack:
     return shlex.join([*words, *protocol.options(), "--again"])
 
 
-Spec = Training | Attack
+@dataclasses.dataclass(frozen=True)
+class Filters:
+  """The first layer's filters of a trained network.
+
+  Attributes:
+    arm: name of the network.
+    seed: of its training.
+  """
+
+  arm: str
+  seed: int
+
+  def command(self, protocol: Protocol) -> str:
+    """The command that makes the row again.
+
+    Args:
+      protocol: of the network's training.
+    """
+    words = ["python", "-m", "experiments", "ablation", "filters", "--arms", self.arm]
+    words += ["--seeds", str(self.seed)]
+    return shlex.join([*words, *protocol.options(), "--again"])
+
+
+Spec = Training | Attack | Filters
 
 
 def identity(spec: Spec) -> str:
@@ -134,8 +157,9 @@ def spec_from(kind: str, values: dict[str, Any]) -> Spec:
   """The spec that JSON made these values of.
 
   Args:
-    kind: "training" or "attack".
+    kind: "training", "attack" or "filters".
     values: by name.
   """
   values = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
-  return Training(**values) if kind == "training" else Attack(**values)
+  kinds: dict[str, type[Spec]] = {"training": Training, "attack": Attack, "filters": Filters}
+  return kinds[kind](**values)

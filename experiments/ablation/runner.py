@@ -145,7 +145,7 @@ def describe(spec: Spec) -> str:
   if isinstance(spec, Training):
     kind = "search" if spec.search else "training"
     return f"{kind}: {spec.arm}, rate {spec.rate:g}, seed {spec.seed}"
-  return f"attack: {spec.arm}, seed {spec.seed}"
+  return f"{type(spec).__name__.lower()}: {spec.arm}, seed {spec.seed}"
 
 
 __all__ = ["Row", "Runner", "describe"]

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 
 from experiments.ablation.arms import BALANCES, DEGREES, polynomial_name
-from experiments.ablation.protocol import RATE, Attack, Spec, Training, identity
+from experiments.ablation.protocol import RATE, Attack, Filters, Spec, Training, identity
 from experiments.ablation.rows import Row
 
 KERNELS = ("cnn", "polynomial", "gaussian", "sigmoid", "l1", "l2")
@@ -125,8 +125,6 @@ def trainings(study: str, arms: Sequence[str], seeds: Sequence[int]) -> list[Tra
   Returns:
     The runs, seed by seed, so that what there is after a while can be compared.
   """
-  if study == "filters":
-    seeds = seeds[:1]
   if study == "fgsm":
     seeds = [*seeds, *{(seed + 1) % SURROGATE_SEEDS for seed in seeds} - set(seeds)]
   return [Training(arm, seed) for seed in seeds for arm in arms]
@@ -157,9 +155,24 @@ def todo(
     ]
     return [*search, *final]
   runs: list[Spec] = list(trainings(study, arms, seeds))
-  if study == "fgsm" and all(identity(run) in rows for run in runs):
-    runs += [attack(arm, seed) for seed in seeds for arm in arms]
+  if all(identity(run) in rows for run in runs):
+    runs += followers(study, arms, seeds)
   return runs
+
+
+def followers(study: str, arms: Sequence[str], seeds: Sequence[int]) -> list[Spec]:
+  """What a study looks for in its trained networks.
+
+  Args:
+    study: its name, one of `STUDIES`.
+    arms: names of the networks.
+    seeds: of their training.
+  """
+  if study == "fgsm":
+    return [attack(arm, seed) for seed in seeds for arm in arms]
+  if study == "filters":
+    return [Filters(arm, seed) for seed in seeds for arm in arms]
+  return []
 
 
 def final_runs(

@@ -138,7 +138,9 @@ def first_gradient(learner: Learner, seed: int, images: np.ndarray, labels: np.n
 
   def norm(seed: jax.Array) -> jax.Array:
     state = learner.initial_state(seed, jnp.zeros((1, *images.shape[1:])), jnp.float32(1.0))
-    after, _ = learner.step(state, images, labels, jnp.arange(len(labels)))
+    after, _ = learner.step(
+      state, jnp.asarray(images), jnp.asarray(labels), jnp.arange(len(labels))
+    )
     moved = jax.tree.map(jnp.subtract, after.params, state.params)
     return optax.tree.norm(moved)
 

@@ -20,7 +20,8 @@ def save(file: Path, params: Any) -> None:
     params: nested dictionaries of arrays.
   """
   buffer = io.BytesIO()
-  np.savez(buffer, **flax.traverse_util.flatten_dict(params, sep="/"))
+  arrays: dict[str, Any] = dict(flax.traverse_util.flatten_dict(params, sep="/"))
+  np.savez(buffer, **arrays)
   file.parent.mkdir(parents=True, exist_ok=True)
   temporary = file.with_name(f".{file.name}.{os.getpid()}")
   try:

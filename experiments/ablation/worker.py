@@ -12,15 +12,17 @@ import sys
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from experiments import UsageError
-from experiments.ablation.protocol import Protocol, Spec, Training, spec_from
+from experiments.ablation.protocol import Filters, Protocol, Spec, Training, spec_from
 from experiments.ablation.rows import Row, Rows
 from experiments.data import Dataset
 
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy")
 ENVIRONMENT = {"NPROC": "1"}
 """What makes XLA use one thread on CPU, set before JAX is imported."""
-COMPARED = ("accuracy", "weights", "white_box", "transfer")
+COMPARED = ("accuracy", "weights", "white_box", "transfer", "filters")
 """What must be the same when a run is made again."""
 
 
@@ -88,6 +90,9 @@ def perform(job: Job) -> tuple[Row, Literal["new", "same", "other"]]:
   params = None
   if isinstance(job.spec, Training):
     result, params = train(job.spec, job.protocol, loaded, on_progress=_end_with_the_runner())
+  elif isinstance(job.spec, Filters):
+    params = _trained(Training(job.spec.arm, job.spec.seed), job, loaded, rows)
+    result = {"filters": np.asarray(params["conv1"]["kernel"], np.float64).tolist()}
   else:
     own = Training(job.spec.arm, job.spec.seed)
     others = {name: Training(name, job.spec.target_seed) for name in job.spec.targets}

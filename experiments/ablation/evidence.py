@@ -1,0 +1,130 @@
+"""The rows of a page by study, arm and seed."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from experiments.ablation.protocol import RATE, Attack, Filters, Spec, Training, identity
+from experiments.ablation.rows import Row
+from experiments.ablation.studies import (
+  SEARCH_SEED,
+  STUDIES,
+  attack,
+  followers,
+  searches,
+  trainings,
+  tuned_rate,
+)
+
+FEWEST = 3
+"""Seeds without which there is no verdict."""
+
+
+class Evidence:
+  """What the rows say.
+
+  Args:
+    rows: by identity.
+  """
+
+  def __init__(self, rows: Mapping[str, Row]):
+    self.rows = rows
+    found = {row["spec"]["seed"] for row in rows.values() if not row["spec"].get("search")}
+    self.seeds = sorted(found | set(range(FEWEST)))
+
+  def rate(self, study: str, arm: str) -> float | None:
+    """The learning rate of an arm in a study; None if it is still to be chosen.
+
+    Args:
+      study: its name.
+      arm: name of the network.
+    """
+    return tuned_rate(arm, self.rows) if study == "tuned" else RATE
+
+  def runs(self, study: str, arm: str) -> dict[int, Row]:
+    """Rows of an arm in a study, by seed.
+
+    Args:
+      study: its name.
+      arm: name of the network.
+    """
+    rate = self.rate(study, arm)
+    if rate is None:
+      return {}
+    named = {seed: identity(Training(arm, seed, rate)) for seed in self.seeds}
+    return {seed: self.rows[name] for seed, name in named.items() if name in self.rows}
+
+  def attacks(self, arm: str) -> dict[int, Row]:
+    """Rows of the attacks on an arm, by seed.
+
+    Args:
+      arm: name of the network.
+    """
+    named = {seed: identity(attack(arm, seed)) for seed in self.seeds}
+    return {seed: self.rows[name] for seed, name in named.items() if name in self.rows}
+
+  def filters(self, arm: str) -> dict[int, Row]:
+    """Rows of the first layer's filters, by seed.
+
+    Args:
+      arm: name of the network.
+    """
+    named = {seed: identity(Filters(arm, seed)) for seed in self.seeds}
+    return {seed: self.rows[name] for seed, name in named.items() if name in self.rows}
+
+  def searched(self, arm: str) -> dict[float, Row]:
+    """Rows that a learning rate is chosen by, by that rate.
+
+    Args:
+      arm: name of the network.
+    """
+    runs = searches(arm, self.rows)
+    return {run.rate: self.rows[identity(run)] for run in runs if identity(run) in self.rows}
+
+  def missing(self, study: str) -> list[Spec]:
+    """Runs of a study that have no row; of those whose rate is to be chosen, the searches.
+
+    Args:
+      study: its name.
+    """
+    arms = STUDIES[study]
+    wanted: list[Spec] = []
+    if study == "tuned":
+      for arm in arms:
+        wanted += searches(arm, self.rows)
+        rate = tuned_rate(arm, self.rows)
+        wanted += [Training(arm, seed, rate) for seed in self.seeds if rate is not None]
+    else:
+      wanted += trainings(study, arms, self.seeds)
+    wanted += followers(study, arms, self.seeds)
+    return [spec for spec in wanted if identity(spec) not in self.rows]
+
+
+def by_arm(specs: Iterable[Spec]) -> dict[str, list[str]]:
+  """Runs in words, by arm.
+
+  Args:
+    specs: of the runs.
+  """
+  words: dict[str, list[str]] = {}
+  for spec in specs:
+    text = f"seed {spec.seed}"
+    if isinstance(spec, Attack | Filters):
+      text = f"{type(spec).__name__.lower()} of {text}"
+    elif spec.search:
+      text = f"search at {spec.rate:g}"
+    words.setdefault(spec.arm, []).append(text)
+  return words
+
+
+def column(runs: Mapping[int, Row], name: str, seeds: Sequence[int] | None = None) -> list[Any]:
+  """A value of each run, in the order of the seeds.
+
+  Args:
+    runs: by seed.
+    name: of the value.
+    seeds: to take; None is all.
+  """
+  return [runs[seed][name] for seed in (sorted(runs) if seeds is None else seeds)]
+
+
+__all__ = ["FEWEST", "SEARCH_SEED", "Evidence", "by_arm", "column"]

@@ -1,0 +1,153 @@
+"""The page of the MNIST section, and the README's part, made from the rows."""
+
+from collections.abc import Sequence
+
+from experiments.ablation import tables, texts
+from experiments.ablation.claims import CLAIMS, PGD_EPSILON
+from experiments.ablation.evidence import Evidence, by_arm
+from experiments.ablation.protocol import Protocol
+from experiments.ablation.studies import KERNELS, STUDIES
+from experiments.ablation.verdicts import Outcome
+
+BEGIN = "<!-- mnist: made by python -m experiments report -->"
+END = "<!-- end of mnist -->"
+BOTH_RATES = "convergence.png"
+
+
+def page(evidence: Evidence, protocol: Protocol, plots: Sequence[str]) -> str:
+  """The page.
+
+  Args:
+    evidence: of the rows.
+    protocol: of the rows.
+    plots: names of the files that there are.
+  """
+  parts = [
+    "# The paper's MNIST section, reproduced and questioned",
+    texts.OPENING,
+    method(evidence, protocol),
+    "## Verdicts",
+    verdicts(evidence),
+    texts.RULES,
+  ]
+  if missing := _missing(evidence):
+    parts += ["## Missing runs", missing]
+  for study, title in texts.TITLES.items():
+    parts += [f"## {title}", texts.INTRODUCTIONS[study], *_section(evidence, study)]
+    name = f"{study}.png"
+    if name in plots:
+      parts.append(f"![{title}]({name})")
+    if study == "kernels" and BOTH_RATES in plots:
+      parts.append(f"![Test error by epoch, at both rates]({BOTH_RATES})")
+  return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def readme_section(evidence: Evidence, folder: str, plots: Sequence[str]) -> str:
+  """The README's part: the main table and one plot.
+
+  Args:
+    evidence: of the rows.
+    folder: of the page, from the README.
+    plots: names of the files that there are.
+  """
+  head = ["network", "accuracy, %", "steps to 98 %", "rate", "accuracy, tuned", "steps, tuned"]
+  body = []
+  for arm in (*KERNELS, "conv-kerv", "kerv-kerv"):
+    paper, tuned = evidence.runs(_study(arm), arm), evidence.runs("tuned", arm)
+    if not paper and not tuned:
+      continue
+    rate = evidence.rate("tuned", arm)
+    cells = [tables.ARMS[arm].label]
+    cells += [tables.accuracy(paper), tables.steps(paper)] if paper else ["", ""]
+    cells.append("" if rate is None else f"{rate:g}")
+    cells += [tables.accuracy(tuned), tables.steps(tuned)] if tuned else ["", ""]
+    body.append(cells)
+  parts = [
+    texts.README.format(seeds=len(evidence.seeds)),
+    tables.table(head, body),
+  ]
+  if BOTH_RATES in plots:
+    parts.append(f"![Test error by epoch]({folder}/{BOTH_RATES})")
+  decided = [
+    f"- {claim.text} **{verdict.outcome.value.capitalize()}** ({verdict.numbers})."
+    for claim in CLAIMS
+    if claim.source != "ours" and claim.study == "kernels"
+    for verdict in [claim.decide(evidence)]
+    if verdict.outcome is not Outcome.OPEN
+  ]
+  if decided:
+    parts.append("\n".join(decided))
+  parts.append(f"All studies, attacks, controls and verdicts: [{folder}]({folder}/README.md).")
+  return "\n\n".join(parts)
+
+
+def method(evidence: Evidence, protocol: Protocol) -> str:
+  """What was run, and where.
+
+  Args:
+    evidence: of the rows.
+    protocol: of the rows.
+  """
+  text = texts.PROTOCOL.format(
+    batch_size=protocol.batch_size,
+    first=protocol.epochs / 2,
+    second=0.75 * protocol.epochs,
+    epochs=protocol.epochs,
+    train=protocol.train_examples or "all",
+    test=protocol.test_examples or "all",
+  )
+  places = {}
+  for row in evidence.rows.values():
+    where = row["environment"]
+    key = f"{where['device']}, {where['threads']} thread, Python {where['python']}, " + ", ".join(
+      f"{name} {where[name]}" for name in ("jax", "jaxlib", "flax", "optax", "numpy")
+    )
+    places.setdefault(key, []).append((where["commit"] or "none")[:12])
+  lines = [
+    f"- {len(commits)} rows: {key}; commits {', '.join(sorted(set(commits)))}"
+    for key, commits in sorted(places.items())
+  ]
+  return text + "\n\n" + "\n".join(lines)
+
+
+def verdicts(evidence: Evidence) -> str:
+  """The table of all claims.
+
+  Args:
+    evidence: of the rows.
+  """
+  body = []
+  for claim in CLAIMS:
+    verdict = claim.decide(evidence)
+    body.append([claim.text, claim.source, f"**{verdict.outcome.value}**", verdict.numbers])
+  return tables.table(["claim", "source", "verdict", "numbers"], body)
+
+
+def _section(evidence: Evidence, study: str) -> list[str]:
+  """Tables of a study."""
+  if study == "fgsm":
+    parts = [tables.table_1(evidence), tables.pgd(evidence)]
+    parts += [tables.transfer(evidence, kind, PGD_EPSILON) for kind in ("fgsm", "pgd")]
+    if parts[-1]:
+      parts.insert(2, texts.TRANSFER)
+    return parts
+  if study == "filters":
+    return []
+  parts = [tables.trainings(evidence, study)]
+  if study == "tuned":
+    parts.append(tables.searches(evidence))
+  return parts
+
+
+def _missing(evidence: Evidence) -> str:
+  """Runs without a row, by study and arm."""
+  lines = []
+  for study in STUDIES:
+    if words := by_arm(evidence.missing(study)):
+      named = "; ".join(f"{arm}: {', '.join(texts)}" for arm, texts in words.items())
+      lines.append(f"- {study}: {named}")
+  return "\n".join(lines)
+
+
+def _study(arm: str) -> str:
+  return "kernels" if arm in KERNELS else "arrangement"

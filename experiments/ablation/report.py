@@ -1,0 +1,186 @@
+"""The page and its plots, from the rows to the files."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from experiments import UsageError, figures
+from experiments.ablation import page, plots, robustness, tables
+from experiments.ablation.arms import BALANCES, DEGREES, polynomial_name
+from experiments.ablation.command import ReportCommand
+from experiments.ablation.evidence import Evidence
+from experiments.ablation.protocol import TARGET
+from experiments.ablation.rows import Row, Rows
+from experiments.ablation.studies import ARRANGEMENTS, ATTACKED, FILTERS, KERNELS, NO_RELU
+from experiments.digests import write_atomically
+
+COMPARED = {
+  "pointwise functions": (
+    "polynomial",
+    "power-outside",
+    "power-inside",
+    "sigmoid",
+    "tanh-outside",
+    "tanh-inside",
+  ),
+  "steps, width and the quadratic form": (
+    "cnn",
+    "polynomial",
+    "cnn-step-polynomial",
+    "cnn-step-gaussian",
+    "cnn-wide",
+    "volterra",
+  ),
+}
+"""Panels of the plot of controls: six networks, as many as there are styles."""
+
+
+def run(command: ReportCommand) -> int:
+  """Makes the page.
+
+  Args:
+    command: its options.
+
+  Returns:
+    The exit code, 0.
+
+  Raises:
+    UsageError: if there are no rows, or the README has no place for its part.
+  """
+  folder = Path(command.out)
+  rows = Rows(folder)
+  evidence = Evidence(rows.all())
+  if not evidence.rows:
+    raise UsageError(f"there are no rows in {command.out!r}: `python -m experiments ablation all`")
+  readme = None if command.readme is None else Path(command.readme)
+  text = None if readme is None else _readable(readme)
+  drawn = draw(evidence, folder)
+  write_atomically(folder / "README.md", page.page(evidence, rows.protocol, drawn))
+  if readme is not None and text is not None:
+    before, rest = text.split(page.BEGIN)
+    after = rest.split(page.END)[1]
+    place = os.path.relpath(folder, readme.parent)
+    section = page.readme_section(evidence, place, drawn)
+    write_atomically(readme, f"{before}{page.BEGIN}\n\n{section}\n\n{page.END}{after}")
+  print(f"{len(evidence.rows)} rows: wrote README.md and {', '.join(drawn) or 'no plots'}")
+  return 0
+
+
+def draw(evidence: Evidence, folder: Path) -> list[str]:
+  """Draws what the rows allow.
+
+  Args:
+    evidence: of the rows.
+    folder: for the files.
+
+  Returns:
+    Their names.
+  """
+  made = []
+  for study, panels in _panels(evidence).items():
+    filled = {title: bands for title, bands in panels.items() if bands}
+    if filled:
+      plots.convergence(folder / f"{study}.png", filled, TARGET)
+      made.append(f"{study}.png")
+  searched = {
+    "kernel functions": {tables.label("tuned", arm): _searched(evidence, arm) for arm in KERNELS},
+    "arrangements": {
+      tables.label("arrangement", arm): _searched(evidence, arm) for arm in ARRANGEMENTS
+    },
+  }
+  if any(values for networks in searched.values() for values in networks.values()):
+    plots.rates(folder / "tuned.png", searched)
+    made.append("tuned.png")
+  if any(evidence.attacks(arm) for arm in ATTACKED):
+    _draw_attacks(evidence, folder / "fgsm.png")
+    made.append("fgsm.png")
+  if _draw_filters(evidence, folder / "filters.png"):
+    made.append("filters.png")
+  return made
+
+
+def _panels(evidence: Evidence) -> dict[str, dict[str, dict[str, plots.Band]]]:
+  """Bands by label, panel and plot."""
+
+  def bands(study: str, arms: tuple[str, ...], rows_of: str | None = None) -> dict[str, plots.Band]:
+    found = {}
+    for arm in arms:
+      if runs := evidence.runs(rows_of or study, arm):
+        text = tables.label(study, arm)
+        rate = evidence.rate("tuned", arm)
+        found[f"{text}, lr {rate:g}" if rows_of == "tuned" else text] = plots.learning_band(runs)
+    return found
+
+  degrees = {
+    f"degree {degree}": tuple(polynomial_name(degree, balance) for balance in BALANCES)
+    for degree in DEGREES
+  }
+  degrees["degree 3"] += ("learnable",)
+  paper, tuned = "the paper's protocol, lr 0.003", "each network's own learning rate"
+  return {
+    "convergence": {
+      paper: bands("kernels", KERNELS),
+      tuned: bands("kernels", KERNELS, "tuned"),
+    },
+    "arrangement": {
+      paper: bands("arrangement", ARRANGEMENTS),
+      tuned: bands("arrangement", ARRANGEMENTS, "tuned"),
+    },
+    "hyperparameters": {title: bands("hyperparameters", arms) for title, arms in degrees.items()},
+    "no-relu": {"no activations, average pooling": bands("no-relu", NO_RELU)},
+    "controls": {title: bands("controls", arms) for title, arms in COMPARED.items()},
+  }
+
+
+def _searched(evidence: Evidence, arm: str) -> dict[float, float | None]:
+  return {rate: row["accuracy"] for rate, row in evidence.searched(arm).items()}
+
+
+def _draw_attacks(evidence: Evidence, path: Path) -> None:
+  """FGSM with the paper's points, PGD, and the transfer from the CNN."""
+
+  def band(rows: Mapping[int, Row], kind: str, target: str | None = None) -> plots.Band:
+    curves = [robustness.curve(row, kind, target) for row in rows.values()]
+    return plots.Band(curves[0][0], np.array([accuracy for _, accuracy in curves]))
+
+  arms = [arm for arm in ATTACKED if evidence.attacks(arm)]
+  labels = {arm: tables.label("fgsm", arm) for arm in arms}
+  panels = {
+    "FGSM": {labels[arm]: band(evidence.attacks(arm), "fgsm") for arm in arms},
+    "PGD, 20 steps": {labels[arm]: band(evidence.attacks(arm), "pgd") for arm in arms},
+  }
+  if "cnn" in arms:
+    cnn = evidence.attacks("cnn")
+    panels["FGSM made for another CNN"] = {labels[a]: band(cnn, "fgsm", a) for a in arms}
+  points = {labels[arm]: robustness.PAPER_ATTACKED[arm] for arm in arms}
+  epsilon = robustness.paper_epsilon(evidence.attacks("cnn"))
+  plots.robustness(path, panels, points, epsilon)
+
+
+def _draw_filters(evidence: Evidence, path: Path) -> bool:
+  """Filters of one seed, paired; False if rows are missing."""
+  seed = 0
+  rows = [evidence.filters(arm) for arm in FILTERS]
+  if not all(seed in each for each in rows):
+    return False
+  first, second = (np.array(each[seed]["filters"]) for each in rows)
+  order, correlations = plots.match(first, second)
+  title = "correlations " + ", ".join(f"{value:+.2f}" for value in correlations)
+  knn = f"KNN {tables.label('hyperparameters', FILTERS[1])}"
+  figures.filters(path, {title: {"CNN": first, knn: second[..., order]}})
+  return True
+
+
+def _readable(readme: Path) -> str:
+  """The README, which must have a place for its part."""
+  try:
+    text = readme.read_text(encoding="utf-8")
+  except OSError as error:
+    raise UsageError(f"`--readme` must be a file to read, got {str(readme)!r}: {error}") from None
+  if text.count(page.BEGIN) != 1 or text.count(page.END) != 1:
+    raise UsageError(
+      f"`--readme` must have one line {page.BEGIN!r} and one {page.END!r}, got {str(readme)!r}"
+    )
+  return text

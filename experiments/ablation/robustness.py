@@ -1,0 +1,186 @@
+"""What the attacks say: accuracy by epsilon, and whether gradients only look harmless."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from experiments.ablation.evidence import FEWEST
+from experiments.ablation.rows import Row
+from experiments.ablation.studies import ATTACKED
+from experiments.ablation.summary import difference
+from experiments.ablation.verdicts import Finding
+
+PAPER_CLEAN = {"cnn": 0.9917, "l1": 0.9912, "l2": 0.9911}
+PAPER_ATTACKED = {"cnn": 0.7192, "l1": 0.7408, "l2": 0.7636}
+"""Table 1."""
+SLACK = 0.005
+"""Part of the examples by which an attack may beat a stronger one by chance."""
+
+Attacks = Mapping[str, Mapping[int, Row]]
+"""Rows of attacks by arm and seed."""
+
+
+def curve(row: Row, kind: str = "fgsm", target: str | None = None) -> tuple[np.ndarray, np.ndarray]:
+  """Accuracy by epsilon.
+
+  Args:
+    row: of attacks.
+    kind: "fgsm" or "pgd".
+    target: the network that is shown the images; None is the one that they were made for.
+
+  Returns:
+    Epsilons, ascending, and accuracies; of PGD too, the first epsilon is 0.
+  """
+  kinds = row["white_box"] if target is None else row["transfer"][target]
+  values = {"0.0": kinds["fgsm"]["0.0"]} | kinds[kind]
+  pairs = sorted((float(epsilon), accuracy) for epsilon, accuracy in values.items())
+  return np.array([pair[0] for pair in pairs]), np.array([pair[1] for pair in pairs])
+
+
+def mean_curve(
+  rows: Mapping[int, Row], kind: str = "fgsm", target: str | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+  """Accuracy by epsilon, as `curve`, the mean over seeds.
+
+  Args:
+    rows: of attacks by seed, at least one.
+    kind: "fgsm" or "pgd".
+    target: the network that is shown the images.
+  """
+  curves = [curve(row, kind, target) for row in rows.values()]
+  return curves[0][0], np.mean([accuracy for _, accuracy in curves], axis=0)
+
+
+def paper_epsilon(rows: Mapping[int, Row]) -> float | None:
+  """The epsilon at which the convolution's mean accuracy under FGSM is that of table 1.
+
+  Args:
+    rows: of the attacks on the CNN, by seed.
+
+  Returns:
+    It, between two epsilons by a straight line; None if the accuracy does not get there.
+  """
+  if not rows:
+    return None
+  epsilons, accuracy = mean_curve(rows)
+  below = np.flatnonzero(accuracy <= PAPER_ATTACKED["cnn"])
+  if not len(below) or below[0] == 0:
+    return None
+  after = below[0]
+  left, right = accuracy[after - 1], accuracy[after]
+  part = (left - PAPER_ATTACKED["cnn"]) / (left - right)
+  return float(epsilons[after - 1] + part * (epsilons[after] - epsilons[after - 1]))
+
+
+def accuracy_at(row: Row, epsilon: float) -> float:
+  """Accuracy under FGSM, between two epsilons by a straight line.
+
+  Args:
+    row: of attacks.
+    epsilon: how far each pixel may go.
+  """
+  return float(np.interp(epsilon, *curve(row)))
+
+
+def more_robust(attacks: Attacks, arm: str) -> Finding:
+  """Whether a network is more accurate than the CNN under FGSM, at the epsilon of table 1.
+
+  True if the 95 % interval of the difference, seed by seed, lies above 0.
+
+  Args:
+    attacks: by arm and seed.
+    arm: name of the network.
+  """
+  epsilon = paper_epsilon(attacks["cnn"])
+  seeds = sorted(attacks[arm].keys() & attacks["cnn"].keys())
+  if len(seeds) < FEWEST:
+    return Finding(None, f"{len(seeds)} of at least {FEWEST} seeds")
+  if epsilon is None:
+    return Finding(None, "the CNN's accuracy does not get to the paper's")
+  ours, theirs = ([accuracy_at(attacks[n][seed], epsilon) for seed in seeds] for n in (arm, "cnn"))
+  gap = difference(ours, theirs)
+  return Finding(
+    gap.low > 0,
+    f"at epsilon {epsilon:.3f}: {100 * np.mean(ours):.2f} % against {100 * np.mean(theirs):.2f} %, "
+    f"{100 * gap.mean:+.2f} points [{100 * gap.low:+.2f}, {100 * gap.high:+.2f}]",
+  )
+
+
+def more_robust_to_pgd(attacks: Attacks, arm: str, epsilon: float) -> Finding:
+  """Whether a network is more accurate than the CNN under PGD.
+
+  Args:
+    attacks: by arm and seed.
+    arm: name of the network.
+    epsilon: one that PGD was run with.
+  """
+  seeds = sorted(attacks[arm].keys() & attacks["cnn"].keys())
+  if len(seeds) < FEWEST:
+    return Finding(None, f"{len(seeds)} of at least {FEWEST} seeds")
+  name = str(epsilon)
+  ours, theirs = (
+    [attacks[each][seed]["white_box"]["pgd"][name] for seed in seeds] for each in (arm, "cnn")
+  )
+  gap = difference(ours, theirs)
+  return Finding(
+    gap.low > 0,
+    f"PGD at epsilon {epsilon:g}: {100 * np.mean(ours):.2f} % against {100 * np.mean(theirs):.2f} "
+    f"%, {100 * gap.mean:+.2f} points [{100 * gap.low:+.2f}, {100 * gap.high:+.2f}]",
+  )
+
+
+def masked(attacks: Attacks, arm: str) -> Finding:
+  """Whether there are signs that a network's gradients hide what they should show.
+
+  Signs are: images made for another network fool it more than those made for itself; one step fools
+  it more than twenty; twenty steps of epsilon 0.3 leave it right on a tenth of the images or more;
+  one image in a hundred or more has a gradient of exactly 0.
+
+  Args:
+    attacks: by arm and seed.
+    arm: name of the network.
+
+  References:
+    Athalye, Carlini, Wagner, "Obfuscated Gradients Give a False Sense of Security", ICML 2018.
+  """
+  if min(len(attacks[name]) for name in ATTACKED) < FEWEST:
+    return Finding(None, f"fewer than {FEWEST} seeds")
+  signs = []
+  epsilons, own = mean_curve(attacks[arm])
+  steps, by_pgd = mean_curve(attacks[arm], "pgd")
+  for source in ATTACKED:
+    if source == arm:
+      continue
+    _, shown = mean_curve(attacks[source], "fgsm", arm)
+    worst = int(np.argmax(own - shown))
+    if own[worst] - shown[worst] > SLACK:
+      signs.append(
+        f"FGSM made for {source} leaves {100 * shown[worst]:.1f} %, its own {100 * own[worst]:.1f} "
+        f"% at epsilon {epsilons[worst]:g}"
+      )
+  by_fgsm = np.interp(steps, epsilons, own)
+  worst = int(np.argmax(by_pgd - by_fgsm))
+  if by_pgd[worst] - by_fgsm[worst] > SLACK:
+    signs.append(
+      f"PGD leaves {100 * by_pgd[worst]:.1f} %, FGSM {100 * by_fgsm[worst]:.1f} % at epsilon "
+      f"{steps[worst]:g}"
+    )
+  if by_pgd[-1] >= 0.1:
+    signs.append(f"PGD at epsilon {steps[-1]:g} leaves {100 * by_pgd[-1]:.1f} %")
+  without = float(np.mean([row["gradients"]["images_without"] for row in attacks[arm].values()]))
+  if without >= 0.01:
+    signs.append(f"the gradient of {100 * without:.1f} % of the images is 0")
+  text = "; ".join(signs) or f"none of the signs; PGD at epsilon {steps[-1]:g} leaves " + (
+    f"{100 * by_pgd[-1]:.1f} %"
+  )
+  return Finding(bool(signs), text)
+
+
+def gradient_lengths(rows: Mapping[int, Row]) -> Any:
+  """Median lengths of the images' gradients, one for each seed.
+
+  Args:
+    rows: of attacks by seed.
+  """
+  return [row["gradients"]["median_length"] for row in rows.values()]

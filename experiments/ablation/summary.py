@@ -1,0 +1,82 @@
+"""Means with what they are worth: few seeds, so Student's t."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from scipy import stats
+
+CONFIDENCE = 0.95
+
+
+@dataclasses.dataclass(frozen=True)
+class Summary:
+  """Of the same measurement in several runs.
+
+  Attributes:
+    number: of runs.
+    mean: of them.
+    sd: sample standard deviation; NaN of one run.
+    low: lower end of the 95 % confidence interval of the mean; NaN of one run.
+    high: its upper end.
+  """
+
+  number: int
+  mean: float
+  sd: float
+  low: float
+  high: float
+
+  @classmethod
+  def of(cls, values: Sequence[float]) -> "Summary":
+    """Sums up.
+
+    Args:
+      values: one for each run, at least one.
+    """
+    number, mean = len(values), float(np.mean(values))
+    if number < 2:
+      return cls(number, mean, math.nan, math.nan, math.nan)
+    sd = float(np.std(values, ddof=1))
+    half = _quantile(number) * sd / math.sqrt(number)
+    return cls(number, mean, sd, mean - half, mean + half)
+
+  def next_run(self) -> tuple[float, float]:
+    """The interval in which one more run falls with a probability of 95 %."""
+    half = _quantile(self.number) * self.sd * math.sqrt(1 + 1 / self.number)
+    return self.mean - half, self.mean + half
+
+
+def ratio(above: Sequence[float], below: Sequence[float], blur: float = 0.0) -> Summary:
+  """Of quotients of runs that belong together: their geometric mean, and its interval.
+
+  Args:
+    above: numerators, positive, one for each seed.
+    below: denominators, in the same order.
+    blur: standard deviation of each logarithm that the values do not show, because they were read
+      off a coarse scale.
+
+  Returns:
+    The mean and the ends as factors; the standard deviation is that of the logarithm.
+  """
+  logs = Summary.of(np.log(np.asarray(above) / np.asarray(below)).tolist())
+  sd = math.hypot(logs.sd, blur)
+  half = _quantile(logs.number) * sd / math.sqrt(logs.number)
+  low, mean, high = (math.exp(logs.mean + part) for part in (-half, 0.0, half))
+  return Summary(logs.number, mean, sd, low, high)
+
+
+def difference(ours: Sequence[float], theirs: Sequence[float]) -> Summary:
+  """Of differences of runs that belong together.
+
+  Args:
+    ours: one for each seed.
+    theirs: what is taken off, in the same order.
+  """
+  return Summary.of((np.asarray(ours) - np.asarray(theirs)).tolist())
+
+
+def _quantile(number: int) -> float:
+  """Of Student's distribution, for an interval of so many runs."""
+  return float(stats.t.ppf((1 + CONFIDENCE) / 2, number - 1)) if number > 1 else math.nan

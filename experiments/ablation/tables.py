@@ -1,0 +1,221 @@
+"""Tables of a page, in Markdown."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from experiments.ablation import robustness
+from experiments.ablation.arms import ARMS
+from experiments.ablation.attacked import PGD_EPSILONS
+from experiments.ablation.evidence import Evidence, column
+from experiments.ablation.rows import Row
+from experiments.ablation.studies import ATTACKED, STUDIES
+from experiments.ablation.summary import Summary
+
+PAPER: dict[tuple[str, str], float] = {
+  ("kernels", "l1"): 0.9905,
+  ("kernels", "l2"): 0.9919,
+  ("hyperparameters", "learnable"): 0.9920,
+  ("no-relu", "linear-cnn"): 0.9222,
+  ("no-relu", "linear-gaussian-polynomial"): 0.9911,
+  ("no-relu", "linear-polynomial-polynomial"): 0.9911,
+}
+"""Accuracies that the paper gives in its text."""
+ARRANGED = {"cnn": "conv-conv", "polynomial": "kerv-conv"}
+"""What arms are called where arrangements are compared."""
+
+
+def table(head: Sequence[str], body: Iterable[Sequence[str]]) -> str:
+  """A table.
+
+  Args:
+    head: of the columns.
+    body: cells, row by row.
+  """
+  rule = ["---"] * len(head)
+  return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, rule, *body))
+
+
+def label(study: str, arm: str) -> str:
+  """What a network is called in a study.
+
+  Args:
+    study: its name.
+    arm: name of the network.
+  """
+  if study == "arrangement":
+    return ARRANGED.get(arm, arm)
+  if study == "hyperparameters" and arm == "polynomial":
+    return "(3, 1)"
+  return ARMS[arm].label
+
+
+def accuracy(runs: Mapping[int, Row]) -> str:
+  """Mean, standard deviation and interval of the final accuracy; a run that diverged is counted.
+
+  Args:
+    runs: by seed.
+  """
+  values = [100 * value for value in column(runs, "accuracy") if value is not None]
+  lost = len(runs) - len(values)
+  text = spread(values, 2) if values else ""
+  return text + (f" ({lost} diverged)" if lost else "")
+
+
+def steps(runs: Mapping[int, Row], name: str = "steps_to_target", digits: int = 0) -> str:
+  """Mean, standard deviation and interval of a time to the target.
+
+  Args:
+    runs: by seed.
+    name: of the time in a row.
+    digits: after the point.
+  """
+  values = [value for value in column(runs, name) if value is not None]
+  never = len(runs) - len(values)
+  text = spread(values, digits) if values else ""
+  return text + (f" (never in {never})" if never else "")
+
+
+def spread(values: Sequence[float], digits: int) -> str:
+  """Mean, standard deviation and 95 % interval.
+
+  Args:
+    values: one for each run, at least one.
+    digits: after the point.
+  """
+  summary = Summary.of(values)
+  if summary.number == 1:
+    return f"{summary.mean:,.{digits}f}"
+  return (
+    f"{summary.mean:,.{digits}f} ± {summary.sd:,.{digits}f} "
+    f"[{summary.low:,.{digits}f}, {summary.high:,.{digits}f}]"
+  )
+
+
+def trainings(evidence: Evidence, study: str) -> str:
+  """The table of a study of training runs.
+
+  Args:
+    evidence: of the page.
+    study: its name.
+  """
+  extra: dict[str, str] = {
+    "tuned": "learning rate",
+    "hyperparameters": "learnt value",
+    "controls": "learning rate",
+  }
+  head = ["network", "seeds"] + ([extra[study]] if study in extra else [])
+  head += ["test accuracy, %", "paper", "steps to 98 %", "epochs to 98 %", "seconds to 98 %"]
+  body = []
+  for arm in STUDIES[study]:
+    runs = evidence.runs(study, arm)
+    if not runs:
+      continue
+    cells = [label(study, arm), str(len(runs))]
+    if study == "hyperparameters":
+      learnt = [list(value.values()) for value in column(runs, "hyperparameters")]
+      cells.append(", ".join(f"{values[0]:.3f}" for values in learnt if values))
+    elif study in extra:
+      used = column(runs, "learning_rate")
+      cells.append(f"{used[0]:g}" if len(set(used)) == 1 else spread(used, 4))
+    paper = PAPER.get((study, arm))
+    cells += [accuracy(runs), "" if paper is None else f"{100 * paper:.2f}"]
+    cells += [steps(runs), steps(runs, "epochs_to_target", 2), steps(runs, "seconds_to_target")]
+    body.append(cells)
+  return table(head, body) if body else ""
+
+
+def searches(evidence: Evidence) -> str:
+  """Accuracies on the held-out part by learning rate.
+
+  Args:
+    evidence: of the page.
+  """
+  arms = STUDIES["tuned"]
+  rates = sorted({rate for arm in arms for rate in evidence.searched(arm)})
+  body = []
+  for arm in arms:
+    rows, best = evidence.searched(arm), evidence.rate("tuned", arm)
+    if not rows:
+      continue
+    cells = [ARMS[arm].label]
+    for rate in rates:
+      value = "" if rate not in rows else _percent(rows[rate]["accuracy"])
+      cells.append(f"**{value}**" if rate == best else value)
+    body.append(cells)
+  return table(["network", *(f"{rate:g}" for rate in rates)], body) if body else ""
+
+
+def table_1(evidence: Evidence) -> str:
+  """The paper's table 1, at the epsilon at which the CNN's accuracy is the paper's.
+
+  Args:
+    evidence: of the page.
+  """
+  epsilon = robustness.paper_epsilon(evidence.attacks("cnn"))
+  body = []
+  for arm in ATTACKED:
+    rows = evidence.attacks(arm)
+    if not rows:
+      continue
+    clean = spread([100 * value for value in column(rows, "accuracy")], 2)
+    under = ""
+    if epsilon is not None:
+      under = spread([100 * robustness.accuracy_at(row, epsilon) for row in rows.values()], 2)
+    paper = (
+      f"{100 * robustness.PAPER_CLEAN[arm]:.2f}",
+      f"{100 * robustness.PAPER_ATTACKED[arm]:.2f}",
+    )
+    lengths = spread(robustness.gradient_lengths(rows), 4)
+    body.append([ARMS[arm].label, str(len(rows)), clean, paper[0], under, paper[1], lengths])
+  at = "" if epsilon is None else f" at {epsilon:.3f}"
+  head = ["network", "seeds", "clean, %", "paper", f"FGSM{at}, %", "paper", "gradient length"]
+  return table(head, body) if body else ""
+
+
+def pgd(evidence: Evidence) -> str:
+  """Accuracies under PGD.
+
+  Args:
+    evidence: of the page.
+  """
+  body = []
+  for arm in ATTACKED:
+    rows = evidence.attacks(arm)
+    if rows:
+      cells = []
+      for epsilon in PGD_EPSILONS:
+        values = [100 * row["white_box"]["pgd"][str(epsilon)] for row in rows.values()]
+        cells.append(spread(values, 2))
+      body.append([ARMS[arm].label, str(len(rows)), *cells])
+  head = ["network", "seeds", *(f"PGD at {epsilon:g}, %" for epsilon in PGD_EPSILONS)]
+  return table(head, body) if body else ""
+
+
+def transfer(evidence: Evidence, kind: str, epsilon: float) -> str:
+  """Accuracies on images that were made for other networks, of another seed.
+
+  Args:
+    evidence: of the page.
+    kind: "fgsm" or "pgd".
+    epsilon: of the attack.
+  """
+  body = []
+  for source in ATTACKED:
+    rows = evidence.attacks(source)
+    if not rows:
+      continue
+    cells = [f"made for {ARMS[source].label}"]
+    own = [row["white_box"][kind][str(epsilon)] for row in rows.values()]
+    cells.append(_percent(float(np.mean(own))))
+    for target in ATTACKED:
+      values = [row["transfer"][target][kind][str(epsilon)] for row in rows.values()]
+      cells.append(_percent(float(np.mean(values))))
+    body.append(cells)
+  head = [f"{kind.upper()} at {epsilon:g}, %", "shown to itself"]
+  head += [f"another {ARMS[name].label}" for name in ATTACKED]
+  return table(head, body) if body else ""
+
+
+def _percent(value: float | None) -> str:
+  return "diverged" if value is None else f"{100 * value:.2f}"

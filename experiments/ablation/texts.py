@@ -1,0 +1,100 @@
+"""What the page says beside its numbers."""
+
+from experiments.ablation.evidence import FEWEST
+
+TITLES = {
+  "kernels": "Kernel functions (figure 2 a, b)",
+  "hyperparameters": "Hyperparameters (figure 2 c, d)",
+  "arrangement": "Arrangement (figure 2 e, f)",
+  "no-relu": "Without activations",
+  "fgsm": "Attacks (table 1)",
+  "filters": "Filters (figure 1)",
+  "tuned": "Each network at its own learning rate",
+  "controls": "Controls",
+}
+"""Of the studies, in the order of the page."""
+
+
+def _flow(text: str) -> str:
+  """A paragraph on one line."""
+  return " ".join(text.split())
+
+
+OPENING = _flow("""
+  Made by `python -m experiments report` from `rows.jsonl`: tables, plots and verdicts. Each row
+  has the command that makes it again.
+""")
+
+PROTOCOL = _flow("""
+  LeNet-5, SGD with momentum 0.9, batches of {batch_size}, learning rate 0.003, times 0.1 after
+  {first:g} and {second:g} of {epochs} epochs, inputs in [0, 1], PyTorch's initialisation; {train}
+  training and {test} test images. The accuracy is that after the last epoch. The test set is
+  evaluated six times an epoch in the first three epochs and until 98 % are reached, then once.
+  Seconds are of training steps alone, on a machine that was shared with other work: they compare
+  within one run, no further. Numbers are mean ± standard deviation [95 % interval of the mean].
+""")
+
+RULES = _flow(f"""
+  How they are made. All intervals are of 95 %, by Student's t, seed by seed (networks of one seed
+  share initial weights, as far as they have the same, and the order of images), from at least
+  {FEWEST} seeds. *Faster*: the interval of the quotient of steps to 98 % lies above 1 and
+  includes or exceeds the factor claimed. *More accurate*: the interval of the difference of final
+  accuracies lies above 0. *An accuracy of the paper*, which is of one run: it is not above the
+  interval in which one more run of ours falls (for the CNN without activations: it is inside).
+  *The same accuracy*: the interval of the difference lies within the margin. *Masked*: images
+  made for another network fool it more than its own, one step more than twenty, or its gradients
+  are 0. Claims about speed and about the better network are looked at twice, by the paper's
+  protocol and with tuned rates. *Ours* is what the paper does not say.
+""")
+
+TRANSFER = _flow("""
+  PGD: 20 steps of an eighth of epsilon, three random starts, every second one on the margin in
+  place of the cross entropy. Transfer: images made for one network, shown to networks of another
+  seed.
+""")
+
+README = _flow("""
+  LeNet-5 on MNIST with a kervolution as its first layer (conv-kerv: as its second, kerv-kerv: as
+  both): by the paper's protocol (learning rate 0.003) and with each network's own learning rate,
+  chosen on held-out training images. Mean ± standard deviation [95 % interval of the mean] of
+  {seeds} seeds.
+""")
+
+INTRODUCTIONS = {
+  "kernels": _flow("""
+    The first layer of LeNet-5 is a kervolution: polynomial (<x, w> + 1)^3, Gaussian with gamma 1,
+    sigmoid tanh(<x, w>), L1 and L2 distance.
+  """),
+  "hyperparameters": _flow("""
+    (degree, balance) of a polynomial first layer; the learnt balance belongs to degree 3 and
+    starts at 1. Learnt values are seed by seed.
+  """),
+  "arrangement": _flow("""
+    First and second layer, each a convolution or a kervolution, (<x, w> + 1)^3.
+  """),
+  "no-relu": _flow("""
+    No activations, average pooling in place of max pooling. Names are those of the first and the
+    second layer.
+  """),
+  "fgsm": _flow("""
+    White-box FGSM on the test set, pixels kept in [0, 1]. The paper gives no epsilon: the table
+    is at the one at which our CNN's mean accuracy is the paper's. The length is the median of the
+    gradients of the images' losses.
+  """),
+  "filters": _flow("""
+    First-layer filters of the CNN and of the polynomial (2, 0.5) KNN, seed 0, paired so that the
+    sum of their correlations is largest.
+  """),
+  "tuned": _flow("""
+    The learning rate with the highest accuracy on a tenth of the training set that is held out,
+    seed 0, after a short run whose milestones are scaled (second table, the best in bold), then
+    whole runs at it. The test set decides nothing.
+  """),
+  "controls": _flow("""
+    Conv, then cube or tanh: a convolution followed by (z + 1)^3 or tanh(z), with the bias added
+    after the function, which is the KNN by another name, or inside it. First step of polynomial,
+    Gaussian: the CNN with the paper's rate multiplied so that its first step is as long as that
+    KNN's, seed by seed. 11 features: the CNN with a first layer so wide that it has about as many
+    weights as the Volterra network. Volterra: the quadratic convolution of equation 6.
+  """),
+}

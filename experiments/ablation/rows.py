@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import fcntl
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -93,22 +93,39 @@ class Rows:
     Returns:
       The row.
     """
-    row = {
+    row = self.row(spec, result)
+    self.add_all([row])
+    return row
+
+  def row(self, spec: Spec, result: Row) -> Row:
+    """What a row is.
+
+    Args:
+      spec: of the run.
+      result: what came of it.
+    """
+    return {
       "id": identity(spec),
       "kind": type(spec).__name__.lower(),
       "spec": dataclasses.asdict(spec),
       "command": spec.command(self.protocol),
     } | result
+
+  def add_all(self, added: Iterable[Row]) -> None:
+    """Adds rows, in the place of those that are there.
+
+    Args:
+      added: as `row` makes them.
+    """
     self.folder.mkdir(parents=True, exist_ok=True)
     with self._locked():
       if self._read_protocol() is None:
         text = json.dumps(dataclasses.asdict(self.protocol), indent=2)
         write_atomically(self.folder / PROTOCOL, text + "\n")
-      rows = self.all() | {row["id"]: row}
+      rows = self.all() | {row["id"]: row for row in added}
       ordered = sorted(rows.values(), key=_place)
       lines = [json.dumps(each, allow_nan=False) + "\n" for each in ordered]
       write_atomically(self.folder / ROWS, "".join(lines))
-    return row
 
   @contextlib.contextmanager
   def _locked(self) -> Iterator[None]:

@@ -6,7 +6,6 @@ import numpy as np
 
 from experiments.ablation import robustness
 from experiments.ablation.arms import ARMS
-from experiments.ablation.attacked import PGD_EPSILONS
 from experiments.ablation.evidence import Evidence, column
 from experiments.ablation.rows import Row
 from experiments.ablation.studies import ATTACKED, STUDIES
@@ -179,16 +178,15 @@ def pgd(evidence: Evidence) -> str:
   Args:
     evidence: of the page.
   """
-  body = []
+  body, epsilons = [], []
   for arm in ATTACKED:
-    rows = evidence.attacks(arm)
-    if rows:
-      cells = []
-      for epsilon in PGD_EPSILONS:
-        values = [100 * row["white_box"]["pgd"][str(epsilon)] for row in rows.values()]
-        cells.append(spread(values, 2))
+    if rows := evidence.attacks(arm):
+      curves = [robustness.curve(row, "pgd") for row in rows.values()]
+      epsilons = curves[0][0][1:]
+      values = np.array([accuracy[1:] for _, accuracy in curves])
+      cells = [spread(each.tolist(), 2) for each in 100 * values.T]
       body.append([ARMS[arm].label, str(len(rows)), *cells])
-  head = ["network", "seeds", *(f"PGD at {epsilon:g}, %" for epsilon in PGD_EPSILONS)]
+  head = ["network", "seeds", *(f"PGD at {epsilon:g}, %" for epsilon in epsilons)]
   return table(head, body) if body else ""
 
 

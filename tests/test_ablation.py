@@ -1,0 +1,357 @@
+"""The runs of the studies: rows, workers, and what the commands say."""
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+import threading
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+import pytest
+from ablation_rows import fill, training
+from runs import CACHE, ROOT, blobs, write_data
+
+from experiments import UsageError, __main__
+from experiments.ablation import dataset, page, weights
+from experiments.ablation.command import AblationCommand, ReportCommand, run
+from experiments.ablation.protocol import Attack, Filters, Protocol, Training, identity, spec_from
+from experiments.ablation.report import run as report
+from experiments.ablation.rows import Rows
+from experiments.ablation.train import first_gradient, make_optimizer, next_evaluation, train
+from experiments.ablation.worker import Job, perform
+from experiments.data import Dataset, Examples
+from experiments.fit import Curve
+from experiments.optim import SGDConfig
+from experiments.optim import make_optimizer as reference_optimizer
+from experiments.step import Learner
+
+TINY = Protocol(epochs=4, search_epochs=2, batch_size=8)
+OPTIONS = ["--epochs", "4", "--search-epochs", "2", "--batch-size", "8"]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def compiled(tmp_path_factory):
+  """Programs are compiled once for all runs here."""
+  settings = {"jax_compilation_cache_dir": str(tmp_path_factory.mktemp("cache"))} | CACHE
+  before = {name: getattr(jax.config, name) for name in settings}
+  for name, value in settings.items():
+    jax.config.update(name, value)
+  yield
+  for name, value in before.items():
+    jax.config.update(name, value)
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+  """A data set of 61 and 23 small images, as a file, and its digest."""
+  file = write_data(tmp_path_factory.mktemp("data"))
+  return file, dataset.load(file)[1]
+
+
+def job(tiny, folder, spec, again=False):
+  file, digest = tiny
+  protocol = Protocol(**vars(TINY) | {"data": digest})
+  return Job(spec, protocol, file, None, str(folder / "rows"), str(folder / "weights"), again)
+
+
+def test_the_optimizer_is_that_of_the_engine_with_its_rate_in_the_state():
+  params = {"a": np.float32([1.0, -2.0]), "b": np.float32(0.5)}
+  config = SGDConfig(learning_rate=0.03, milestones=(2.0, 3.0))
+  theirs = reference_optimizer(config, steps_per_epoch=2, total_steps=8)
+  ours = make_optimizer(8)
+  states = [theirs.init(params), optax.tree.set(ours.init(params), learning_rate=0.03)]
+  rng = np.random.default_rng(0)
+  for step in range(8):
+    gradient = {"a": rng.normal(size=2).astype(np.float32), "b": np.float32(rng.normal())}
+    updates = []
+    for number, optimizer in enumerate((theirs, ours)):
+      update, states[number] = optimizer.update(gradient, states[number], params)
+      updates.append(update)
+    for one, other in zip(*map(jax.tree.leaves, updates), strict=True):
+      np.testing.assert_allclose(one, other, rtol=1e-6, err_msg=str(step))
+
+
+def test_evaluations_are_frequent_until_the_target_is_reached():
+  def steps(accuracies):
+    curve = Curve([0], [0.0], [0.1])
+    while curve.steps[-1] < 60:
+      curve.steps.append(curve.steps[-1] + next_evaluation(curve, 12, 0.98))
+      curve.seconds.append(0.0)
+      curve.accuracy.append(accuracies(curve.steps[-1]))
+    return curve.steps
+
+  assert steps(lambda step: 0.99) == [*range(0, 37, 2), 48, 60]
+  assert steps(lambda step: 0.99 if step > 40 else 0.5) == [*range(0, 43, 2), 48, 60]
+  assert steps(lambda step: 0.5) == [*range(0, 61, 2)]
+
+
+def test_a_first_gradient_is_that_of_the_step():
+  from experiments.ablation.arms import arm
+
+  images, labels = blobs(8, 0)
+  # Without max pooling: of its ties, the compiler at its lowest effort loses some.
+  learner = Learner(arm("linear-polynomial-polynomial").network(3), make_optimizer(10))
+  norm = first_gradient(learner, 1, images, labels)
+  init = jax.jit(learner.initial_state)
+  state = init(np.uint32(1), np.zeros((1, 12, 12, 1)), np.float32(0.25))
+  after, _ = jax.jit(learner.step)(state, images, labels, np.arange(8))
+  moved = optax.tree.norm(jax.tree.map(lambda a, b: a - b, after.params, state.params))
+  np.testing.assert_allclose(moved, 0.25 * norm, rtol=1e-3)
+  (x_train, y_train), test = blobs(61, 0), Examples(*blobs(23, 1))
+  data = Dataset(Examples(x_train, y_train), test, "", 3)
+  result, _ = train(Training("cnn-step-polynomial", 1), Protocol(epochs=1, batch_size=8), data)
+  own, other = result["first_gradient"]["own"], result["first_gradient"]["polynomial"]
+  np.testing.assert_allclose(result["learning_rate"], 0.003 * other / own)
+
+
+def test_the_test_set_has_no_part_in_a_search():
+  train_set = Examples(*blobs(61, 0))
+  spec = Training("cnn", 0, 0.05, search=True)
+  nothing: Any = None
+  one, _ = train(spec, TINY, Dataset(train_set, nothing, "", 3))
+  assert one["curve"]["steps"][-1] == 2 * (55 // 8)  # a tenth of each class is held out
+
+
+def test_a_row_says_what_came_of_a_run(tiny, tmp_path):
+  row, state = perform(job(tiny, tmp_path, Training("learnable", 1, 0.05)))
+  assert state == "new"
+  assert row["command"] == (
+    "python -m experiments ablation run --arms learnable --seeds 1 --rate 0.05 --epochs 4 "
+    "--search-epochs 2 --batch-size 8 --again"
+  )
+  assert len(row["epoch_accuracy"]) == 4
+  assert row["epoch_accuracy"][-1] == row["accuracy"] == row["curve"]["accuracy"][-1]
+  assert row["curve"]["steps"][-1] == 4 * row["steps_per_epoch"] == 28
+  reached = [
+    step
+    for step, accuracy in zip(*row["curve"].values(), strict=True)
+    if accuracy >= 0.98  # of 23
+  ]
+  assert row["steps_to_target"] == (reached[0] if reached else None)
+  assert row["hyperparameters"]["conv1/balance"] != 1.0
+  assert {"commit", "threads", "jax", "numpy"} <= row["environment"].keys()
+  kept = weights.load(tmp_path / "weights" / "learnable-rate0.05-seed1.npz", row["weights"])
+  assert kept["conv1"]["kernel"].shape == (5, 5, 1, 6)
+  assert str(tmp_path) not in (tmp_path / "rows" / "rows.jsonl").read_text()
+
+
+def test_a_run_that_diverges_has_a_row(tiny, tmp_path):
+  row, _ = perform(job(tiny, tmp_path, Training("linear-cnn", 0, 1e6)))
+  assert row["accuracy"] is None
+  assert row["diverged_at"] is not None
+  assert row["steps_to_target"] is None
+
+
+def test_attacks_and_filters_train_what_is_not_there(tiny, tmp_path):
+  spec = Attack("linear-cnn", 0, ("linear-cnn",), 1)
+  row, state = perform(job(tiny, tmp_path, spec))
+  assert state == "new"
+  rows = Rows(tmp_path / "rows")
+  trained = rows.get(Training("linear-cnn", 0))
+  assert trained is not None
+  assert rows.get(Training("linear-cnn", 1)) is not None
+  assert row["accuracy"] == trained["accuracy"] == row["white_box"]["fgsm"]["0.0"]
+  assert row["white_box"]["pgd"]["0.3"] <= row["white_box"]["fgsm"]["0.3"]
+  assert len(row["transfer"]["linear-cnn"]["fgsm"]) == 13
+  filters, _ = perform(job(tiny, tmp_path, Filters("linear-cnn", 0)))
+  kept = weights.load(tmp_path / "weights" / "linear-cnn-rate0.003-seed0.npz", trained["weights"])
+  np.testing.assert_array_equal(np.float32(filters["filters"]), kept["conv1"]["kernel"])
+  # Weights that are not those of the row are made again.
+  (tmp_path / "weights" / "linear-cnn-rate0.003-seed0.npz").write_bytes(b"damaged")
+  again, state = perform(job(tiny, tmp_path, Filters("linear-cnn", 0), again=True))
+  assert state == "same"
+  assert again == filters
+
+
+def test_a_row_made_again_is_compared_and_stays(tiny, tmp_path):
+  spec = Training("linear-cnn", 0)
+  row, _ = perform(job(tiny, tmp_path, spec))
+  assert perform(job(tiny, tmp_path, spec, again=True)) == (row, "same")
+  rows = Rows(tmp_path / "rows")
+  rows.add(spec, {name: value for name, value in row.items() if name != "id"} | {"accuracy": 0.5})
+  _, state = perform(job(tiny, tmp_path, spec, again=True))
+  assert state == "other"
+  kept = rows.get(spec)
+  assert kept is not None
+  assert kept["accuracy"] == 0.5
+
+
+def test_the_command_of_a_row_makes_it_again_in_other_processes(tiny, tmp_path, capsys):
+  file, _ = tiny
+  where = ["--data", file, "--out", str(tmp_path / "rows"), "--weights", str(tmp_path / "w")]
+  command = ["ablation", "no-relu", "--arms", "linear-cnn", "--seeds", "2", *OPTIONS, *where]
+  assert __main__.main(command) == 0
+  assert "[1/1] training: linear-cnn, rate 0.003, seed 2: accuracy" in capsys.readouterr().out
+  (row,) = Rows(tmp_path / "rows").all().values()
+  assert row["environment"]["threads"] == "1"
+  assert __main__.main(command) == 0  # there already
+  assert "training" not in capsys.readouterr().out
+  words = shlex.split(row["command"])
+  assert words[:3] == ["python", "-m", "experiments"]
+  assert __main__.main([*words[3:], *where]) == 0
+  assert "as in its row, bit for bit" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+  ("options", "message"),
+  [
+    ({"seeds": (0, 0)}, "`--seeds` must be from 0, each once"),
+    ({"seeds": ()}, "`--seeds`"),
+    ({"arms": ("cubic",)}, "`--arms` must be of cnn"),
+    ({"arms": ("volterra",)}, "`--arms` of kernels must be of cnn"),
+    ({"rate": 0.1}, "`--rate` is for run"),
+    ({"search": True}, "`--search` is for run"),
+    ({"name": "run"}, "`--arms` must name networks"),
+    ({"name": "run", "arms": ("cnn",), "rate": -1.0}, "`--rate` must be positive"),
+    ({"workers": 0}, "`--workers` must be at least 1"),
+    ({"epochs": 0}, "`--epochs` must be at least 1"),
+    ({"data": "nowhere.npz"}, "nowhere.npz"),
+    ({"test_examples": 24}, "`--test-examples` must be at most 23"),
+    ({"batch_size": 60}, "`--batch-size` must be at most 49"),
+  ],
+)
+def test_bad_input_is_refused_before_anything_is_written(tiny, tmp_path, options, message):
+  out = tmp_path / "rows"
+  given = {"name": "kernels", "data": tiny[0], "out": str(out), "batch_size": 8} | options
+  with pytest.raises(UsageError, match=message):
+    run(AblationCommand(**given))
+  assert not out.exists()
+
+
+def test_the_same_examples_in_another_order_are_the_same_data(tmp_path):
+  images, labels = blobs(61, 0)
+  test = blobs(23, 1)
+  order = np.random.default_rng(0).permutation(61)
+  for name, (x, y) in {"a": (images, labels), "b": (images[order], labels[order])}.items():
+    np.savez(tmp_path / f"{name}.npz", x_train=x, y_train=y, x_test=test[0], y_test=test[1])
+  (one, digest), (other, same) = (dataset.load(str(tmp_path / f"{n}.npz")) for n in "ab")
+  assert digest == same
+  np.testing.assert_array_equal(one.train.images, other.train.images)
+  np.testing.assert_array_equal(one.train.labels, other.train.labels)
+  y = labels.copy()
+  y[0] = (y[0] + 1) % 3
+  np.savez(tmp_path / "c.npz", x_train=images, y_train=y, x_test=test[0], y_test=test[1])
+  assert dataset.load(str(tmp_path / "c.npz"))[1] != digest
+
+
+def test_rows_of_another_protocol_are_refused(tmp_path):
+  Rows(tmp_path, Protocol(data="a")).add(Training("cnn", 0), training())
+  with pytest.raises(UsageError, match="`--epochs` was 20, now 3"):
+    Rows(tmp_path, Protocol(epochs=3, data="a"))
+  assert Rows(tmp_path).protocol == Protocol(data="a")
+  with pytest.raises(UsageError, match="there are no rows"):
+    Rows(tmp_path / "nothing")
+
+
+@pytest.mark.parametrize("line", ["{", '{"id": "x"}', '{"id": "x", "kind": "y", "spec": {}}'])
+def test_damaged_rows_are_refused(tmp_path, line):
+  rows = Rows(tmp_path, Protocol())
+  rows.add(Training("cnn", 0), training())
+  with (tmp_path / "rows.jsonl").open("a") as stream:
+    stream.write(line + "\n")
+  with pytest.raises(UsageError, match="line 2"):
+    rows.all()
+
+
+def add_rows(folder, first):
+  rows = Rows(folder, Protocol())
+  for seed in range(first, first + 10):
+    rows.add(Training("cnn", seed), training())
+
+
+def test_rows_are_added_at_the_same_time(tmp_path):
+  threads = [threading.Thread(target=add_rows, args=(tmp_path, n)) for n in (0, 10)]
+  for thread in threads:
+    thread.start()
+  for thread in threads:
+    thread.join()
+  rows = Rows(tmp_path).all()
+  assert sorted(row["spec"]["seed"] for row in rows.values()) == list(range(20))
+
+
+def test_identities_and_jobs_survive_json():
+  for spec in (Training("cnn", 1, 0.1, True), Attack("l1", 0, ("cnn", "l2"), 1), Filters("cnn", 2)):
+    values = json.loads(json.dumps(vars(spec)))
+    assert spec_from(type(spec).__name__.lower(), values) == spec
+    made = Job(spec, TINY, "data", None, "out", "weights")
+    assert Job.from_json(made.to_json()) == made
+  assert identity(Training("cnn", 1)) != identity(Training("cnn", 1, search=True))
+
+
+def test_a_worker_says_what_is_wrong(tiny, tmp_path):
+  wrong = Job(Training("cnn", 0), Protocol(data="other"), tiny[0], None, str(tmp_path), "w")
+  result = subprocess.run(
+    [sys.executable, "-m", "experiments.ablation.worker"],
+    input=wrong.to_json(),
+    cwd=ROOT,
+    env=os.environ | {"PYTHONPATH": str(ROOT)},
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+  assert result.returncode == 2
+  assert "other examples" in json.loads(result.stdout)["error"]
+
+
+def test_weights_of_another_digest_are_not_used(tmp_path):
+  params = {"conv1": {"kernel": np.ones((2, 2), np.float32)}}
+  weights.save(tmp_path / "w.npz", params)
+  assert weights.load(tmp_path / "w.npz", "0" * 64) is None
+  assert weights.load(tmp_path / "none.npz", "0" * 64) is None
+
+
+def readme(tmp_path):
+  file = tmp_path / "README.md"
+  file.write_text(f"above\n{page.BEGIN}\nold\n{page.END}\nbelow\n")
+  return file
+
+
+def test_the_page_of_all_rows(tmp_path):
+  fill(Rows(tmp_path / "rows", Protocol(data="x")))
+  file = readme(tmp_path)
+  assert report(ReportCommand(str(tmp_path / "rows"), str(file))) == 0
+  text = (tmp_path / "rows" / "README.md").read_text()
+  assert "nan" not in text
+  assert "Missing runs" not in text
+  for name in ("convergence", "arrangement", "hyperparameters", "no-relu", "controls", "tuned"):
+    assert f"]({name}.png)" in text
+  for name in ("fgsm", "filters"):
+    assert f"]({name}.png)" in text
+    assert (tmp_path / "rows" / f"{name}.png").stat().st_size > 5000
+  section = file.read_text()
+  assert section.startswith("above\n")
+  assert section.endswith("below\n")
+  assert "\nold\n" not in section
+  assert "](rows/convergence.png)" in section
+  assert "| CNN | 99.0" in section
+  before = text, section
+  assert report(ReportCommand(str(tmp_path / "rows"), str(file))) == 0
+  assert before == ((tmp_path / "rows" / "README.md").read_text(), file.read_text())
+
+
+def test_the_page_of_some_rows_says_what_is_missing(tmp_path):
+  rows = Rows(tmp_path / "rows", Protocol(data="x"))
+  rows.add(Training("cnn", 0), training(0.99))
+  rows.add(Training("polynomial", 0), training(None, None))
+  assert report(ReportCommand(str(tmp_path / "rows"), None)) == 0
+  text = (tmp_path / "rows" / "README.md").read_text()
+  assert "nan" not in text
+  assert "- no-relu: linear-cnn: seed 0, seed 1, seed 2" in text
+  assert "; polynomial: seed 1, seed 2" in text
+  assert "**holds" not in text
+  assert "**does not hold" not in text
+  assert "(1 diverged)" in text
+
+
+def test_a_report_needs_rows_and_a_place(tmp_path):
+  with pytest.raises(UsageError, match="no rows"):
+    report(ReportCommand(str(tmp_path), None))
+  Rows(tmp_path, Protocol()).add(Training("cnn", 0), training())
+  (tmp_path / "README.md").write_text("nothing")
+  with pytest.raises(UsageError, match="`--readme` must have one line"):
+    report(ReportCommand(str(tmp_path), str(tmp_path / "README.md")))
+  assert (tmp_path / "README.md").read_text() == "nothing"

@@ -1,0 +1,89 @@
+"""Attacks stay where they must, and do what they say."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from experiments.ablation.attacks import Attacker, fgsm, input_gradient, losses, pgd_step, project
+from experiments.ablation.plots import match
+
+RNG = np.random.default_rng(0)
+WEIGHTS = RNG.normal(size=(16, 3)).astype(np.float32)
+IMAGES = RNG.uniform(size=(11, 4, 4, 1)).astype(np.float32)
+
+
+def apply(params, x):
+  return jnp.tanh(x.reshape(len(x), -1) @ params) * 3
+
+
+LABELS = np.asarray(jnp.argmax(apply(WEIGHTS, IMAGES), axis=-1))
+LABELS = np.where(np.arange(11) == 4, (LABELS + 1) % 3, LABELS)  # one is wrong from the start
+
+
+def test_fgsm_moves_every_pixel_in_the_direction_in_which_the_loss_rises():
+  gradient = input_gradient(lambda x: apply(WEIGHTS, x), jnp.asarray(IMAGES), jnp.asarray(LABELS))
+  moved = np.asarray(fgsm(gradient, jnp.asarray(IMAGES), 0.2))
+  np.testing.assert_allclose(moved, np.clip(IMAGES + 0.2 * np.sign(gradient), 0, 1), atol=1e-6)
+  assert moved.min() >= 0
+  assert moved.max() <= 1
+  before, after = (losses(apply(WEIGHTS, x), LABELS, "cross-entropy") for x in (IMAGES, moved))
+  assert np.mean(after) > np.mean(before)
+
+
+def test_gradients_are_each_images_own():
+  network = lambda x: apply(WEIGHTS, x)  # noqa: E731
+  together = input_gradient(network, jnp.asarray(IMAGES), jnp.asarray(LABELS))
+  single = input_gradient(network, jnp.asarray(IMAGES[2:3]), jnp.asarray(LABELS[2:3]))
+  np.testing.assert_allclose(together[2:3], single, rtol=1e-5)
+
+
+def test_losses():
+  logits = jnp.asarray([[3.0, 1.0, 2.0], [0.0, 5.0, 5.5]])
+  labels = jnp.asarray([0, 1])
+  np.testing.assert_allclose(losses(logits, labels, "margin"), [-1.0, 0.5])
+  expected = -np.log(jax.nn.softmax(logits))[[0, 1], [0, 1]]
+  np.testing.assert_allclose(losses(logits, labels, "cross-entropy"), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("epsilon", [0.05, 0.3])
+def test_pgd_stays_within_epsilon_and_beats_one_step(epsilon):
+  attacker = Attacker(apply, WEIGHTS, IMAGES, LABELS, batch_size=4)  # 11 is no multiple
+  moved = attacker.pgd(epsilon, seed=3)
+  assert np.abs(moved - IMAGES).max() <= epsilon + 1e-6
+  assert moved.min() >= 0
+  assert moved.max() <= 1
+  np.testing.assert_array_equal(moved[4], IMAGES[4])  # wrong from the start: left alone
+  one = np.asarray(fgsm(jnp.asarray(attacker.gradients()), jnp.asarray(IMAGES), epsilon))
+  assert attacker.right(moved).sum() <= attacker.right(one).sum()
+  np.testing.assert_array_equal(moved, attacker.pgd(epsilon, seed=3))
+
+
+def test_an_image_that_errs_is_not_taken_back():
+  labels = jnp.asarray((LABELS + 1) % 3)  # all but one are wrong
+  wrong = np.asarray(jnp.argmax(apply(WEIGHTS, IMAGES), axis=-1) != labels)
+  network = lambda x: apply(WEIGHTS, x)  # noqa: E731
+  moved = pgd_step(network, jnp.asarray(IMAGES), jnp.asarray(IMAGES), labels, 0.1)
+  changed = np.abs(np.asarray(moved) - IMAGES).max(axis=(1, 2, 3)) > 0
+  np.testing.assert_array_equal(changed, ~wrong)
+
+
+def test_projection():
+  far = jnp.asarray([0.9, -2.0, 0.5])
+  np.testing.assert_allclose(project(jnp.asarray([0.5, 0.05, 0.5]), far, 0.1), [0.6, 0.0, 0.5])
+
+
+def test_batches_cover_every_image_once():
+  attacker = Attacker(apply, WEIGHTS, IMAGES, LABELS, batch_size=4)
+  expected = np.asarray(jnp.argmax(apply(WEIGHTS, IMAGES), axis=-1)) == LABELS
+  np.testing.assert_array_equal(attacker.right(IMAGES), expected)
+  assert attacker.gradients().shape == IMAGES.shape
+
+
+def test_filters_are_paired_with_what_they_are_like():
+  filters = RNG.normal(size=(5, 5, 1, 6))
+  order = [3, 0, 5, 1, 4, 2]
+  others = 2 * filters[..., order] + 1.0  # neither scale nor mean matter
+  partners, correlations = match(filters, others)
+  assert [order[partner] for partner in partners] == list(range(6))
+  np.testing.assert_allclose(correlations, 1.0)

@@ -1,0 +1,242 @@
+"""Rules that turn rows into verdicts, on rows whose verdict is known."""
+
+import math
+
+import numpy as np
+import pytest
+from ablation_rows import attack, fill, training
+
+from experiments.ablation import robustness, studies
+from experiments.ablation.arms import ARMS
+from experiments.ablation.claims import CLAIMS
+from experiments.ablation.evidence import Evidence, by_arm
+from experiments.ablation.protocol import Protocol, Training, identity
+from experiments.ablation.rows import Rows
+from experiments.ablation.summary import Summary, difference, ratio
+from experiments.ablation.verdicts import (
+  Finding,
+  Outcome,
+  alone,
+  at_both_rates,
+  faster,
+  has,
+  more_accurate,
+  reaches,
+  same_accuracy,
+)
+
+
+def runs(values, name="steps"):
+  """Rows by seed whose steps or accuracy are these."""
+  return {seed: training(**{name: value}) for seed, value in enumerate(values)}
+
+
+def test_intervals_are_students():
+  summary = Summary.of([1.0, 2.0, 4.0])  # t(0.975, 2) = 4.30265
+  half = 4.302653 * np.std([1, 2, 4], ddof=1) / 3**0.5
+  np.testing.assert_allclose(
+    (summary.mean, summary.low, summary.high), (7 / 3, 7 / 3 - half, 7 / 3 + half), rtol=1e-6
+  )
+  low, high = summary.next_run()
+  np.testing.assert_allclose(
+    high - low, 2 * half * 2, rtol=1e-6
+  )  # sqrt(1 + 1/3) is twice 1/sqrt(3)
+  assert math.isnan(Summary.of([1.0]).low)
+
+
+def test_ratios_and_differences_are_of_pairs():
+  quotient = ratio([200.0, 600.0, 60.0], [100.0, 300.0, 30.0])
+  np.testing.assert_allclose((quotient.low, quotient.mean, quotient.high), 2.0)
+  wider = ratio([200.0, 600.0, 60.0], [100.0, 300.0, 30.0], blur=0.1)
+  np.testing.assert_allclose(wider.high, 2 * math.exp(4.302653 * 0.1 / 3**0.5), rtol=1e-6)
+  gap = difference([0.5, 0.7, 0.9], [0.4, 0.6, 0.8])
+  np.testing.assert_allclose((gap.mean, gap.sd), (0.1, 0.0), atol=1e-12)
+
+
+@pytest.mark.parametrize(
+  ("fast", "slow", "factor", "true"),
+  [
+    ((500, 500, 600), (1000, 1000, 1100), 2.0, True),
+    ((500, 500, 500), (1900, 1900, 2000), 2.0, True),  # more than claimed
+    ((1000, 1000, 1000), (1300, 1300, 1300), 2.0, False),  # faster, but not twice as fast
+    ((1000, 1000, 1000), (1600, 1600, 1600), 1.0, True),
+    ((1000, 1000, 1000), (1100, 900, 1000), 1.0, False),
+    ((500, None, 500), (1900, 1900, 1900), 1.0, False),  # not every run gets there
+    ((500, 500, 500), (None, None, None), 2.0, True),
+    ((None, None, None), (None, None, None), 1.0, False),
+    ((500, 500), (1000, 1000), 2.0, None),
+  ],
+)
+def test_faster(fast, slow, factor, true):
+  assert faster(runs(fast), runs(slow), factor).true is true
+
+
+def test_seeds_that_only_one_network_has_do_not_count():
+  fast, slow = runs((500, 500, 500, 500)), runs((1000, 1000, 1000, 1000))
+  del fast[0], slow[3]
+  finding = faster(fast, slow, 2.0)
+  assert finding.true is None
+  assert "2 of at least 3 seeds" in finding.numbers
+
+
+def test_steps_are_known_but_for_the_time_between_evaluations():
+  # 1.1 times as many, in every run: one evaluation apart
+  assert faster(runs((1000,) * 3), runs((1100,) * 3), 1.0).true is False
+
+
+@pytest.mark.parametrize(
+  ("ours", "theirs", "true"),
+  [
+    ((0.991, 0.992, 0.993), (0.989, 0.990, 0.991), True),
+    ((0.991, 0.985, 0.993), (0.989, 0.990, 0.991), False),
+    ((0.991, None, 0.993), (0.989, 0.990, 0.991), False),  # diverged
+    ((0.991, 0.992), (0.989, 0.990), None),
+  ],
+)
+def test_more_accurate(ours, theirs, true):
+  assert more_accurate(runs(ours, "accuracy"), runs(theirs, "accuracy")).true is true
+
+
+def test_same_accuracy_needs_the_whole_interval_within_the_margin():
+  ours = runs((0.9901, 0.9902, 0.9903), "accuracy")
+  assert same_accuracy(ours, runs((0.9900, 0.9902, 0.9904), "accuracy"), 0.002).true is True
+  assert same_accuracy(ours, runs((0.9950, 0.9951, 0.9953), "accuracy"), 0.002).true is False
+  assert same_accuracy(ours, runs((0.9850, 0.9951, 0.9903), "accuracy"), 0.002).true is False
+
+
+def test_an_accuracy_of_the_paper_is_one_run():
+  ours = runs((0.9910, 0.9911, 0.9912), "accuracy")  # another run in [0.9906, 0.9916]
+  assert [reaches(ours, value).true for value in (0.98, 0.9915, 0.9920)] == [True, True, False]
+  assert [has(ours, value).true for value in (0.98, 0.9915, 0.9920)] == [False, True, False]
+  assert reaches({0: ours[0]}, 0.98).true is None
+
+
+def test_outcomes():
+  yes, no, unknown = (Finding(true, "n") for true in (True, False, None))
+  assert [alone(each).outcome for each in (yes, no, unknown)] == [
+    Outcome.HOLDS,
+    Outcome.FAILS,
+    Outcome.OPEN,
+  ]
+  both = {
+    (each.true, other.true): at_both_rates(each, other).outcome
+    for each in (yes, no, unknown)
+    for other in (yes, no, unknown)
+  }
+  assert both[True, True] is Outcome.HOLDS
+  assert both[True, False] is Outcome.PAPER_ONLY
+  assert both[False, True] is Outcome.TUNED_ONLY
+  assert both[False, False] is Outcome.FAILS
+  assert all(outcome is Outcome.OPEN for pair, outcome in both.items() if None in pair)
+
+
+def test_robustness_is_compared_where_the_cnn_has_the_papers_accuracy():
+  attacks = {
+    arm: {seed: attack(studies.attack(arm, seed), factor + 0.01 * seed) for seed in range(3)}
+    for arm, factor in {"cnn": 1.0, "l1": 0.8, "l2": 1.2}.items()
+  }
+  epsilon = robustness.paper_epsilon(attacks["cnn"])
+  assert epsilon is not None
+  mean = np.mean([robustness.accuracy_at(row, epsilon) for row in attacks["cnn"].values()])
+  np.testing.assert_allclose(mean, robustness.PAPER_ATTACKED["cnn"], atol=1e-9)
+  assert robustness.more_robust(attacks, "l1").true is True
+  assert robustness.more_robust(attacks, "l2").true is False
+  assert robustness.more_robust_to_pgd(attacks, "l1", 0.1).true is True
+  del attacks["l1"][2]
+  assert robustness.more_robust(attacks, "l1").true is None
+  assert robustness.masked(attacks, "l2").true is None
+
+
+def test_signs_of_masked_gradients():
+  def attacks():
+    return {
+      arm: {seed: attack(studies.attack(arm, seed)) for seed in range(3)}
+      for arm in studies.ATTACKED
+    }
+
+  assert robustness.masked(attacks(), "l1").true is False
+  by_transfer = attacks()
+  for row in by_transfer["cnn"].values():
+    row["transfer"]["l1"]["fgsm"]["0.2"] -= 0.3
+  assert "FGSM made for cnn leaves" in robustness.masked(by_transfer, "l1").numbers
+  assert robustness.masked(by_transfer, "l2").true is False
+  by_steps = attacks()
+  for row in by_steps["l1"].values():
+    row["white_box"]["pgd"]["0.1"] = 0.95
+  assert "PGD leaves" in robustness.masked(by_steps, "l1").numbers
+  unbroken = attacks()
+  for row in unbroken["l1"].values():
+    row["white_box"]["pgd"]["0.3"] = row["white_box"]["fgsm"]["0.3"] = 0.5
+  assert "at epsilon 0.3 leaves 50.0 %" in robustness.masked(unbroken, "l1").numbers
+  flat = attacks()
+  for row in flat["l1"].values():
+    row["gradients"]["images_without"] = 0.2
+  assert "20.0 %" in robustness.masked(flat, "l1").numbers
+
+
+def test_every_claim_is_decided_by_complete_rows_and_by_no_others(tmp_path):
+  complete = Evidence(fill(Rows(tmp_path / "all", Protocol())).all())
+  assert not [claim.text for claim in CLAIMS if claim.decide(complete).outcome is Outcome.OPEN]
+  assert not any(complete.missing(study) for study in studies.STUDIES)
+  two = fill(Rows(tmp_path, Protocol()), seeds=(0, 1), studies=set(studies.STUDIES) - {"fgsm"})
+  some = Evidence(two.all())
+  assert {claim.decide(some).outcome for claim in CLAIMS} == {Outcome.OPEN}
+  empty = Evidence({})
+  assert {claim.decide(empty).outcome for claim in CLAIMS} == {Outcome.OPEN}
+  assert by_arm(empty.missing("no-relu")) == {
+    arm: ["seed 0", "seed 1", "seed 2"] for arm in studies.NO_RELU
+  }
+
+
+def test_the_grid_goes_on_while_the_best_is_at_its_edge():
+  def rows(accuracy, rates):
+    runs = [Training("cnn", 0, rate, search=True) for rate in rates]
+    return {identity(run): training(accuracy(run.rate)) for run in runs}
+
+  def known(rows):
+    return [run.rate for run in studies.searches("cnn", rows)]
+
+  assert known({}) == list(studies.GRID)
+  middle = rows(lambda rate: 0.9 - abs(math.log10(rate / 0.03)) / 10, studies.GRID)
+  assert known(middle) == list(studies.GRID)
+  assert studies.tuned_rate("cnn", middle) == 0.03
+  rising = rows(lambda rate: 0.5 + rate / 10, studies.GRID)
+  assert known(rising) == [*studies.GRID, 1.0]
+  assert studies.tuned_rate("cnn", rising) is None  # until the run at 1.0 is there
+  rising |= rows(lambda rate: 0.3, (1.0,))
+  assert studies.tuned_rate("cnn", rising) == 0.3
+  falling = rows(lambda rate: 0.9 - rate, (0.0003, *studies.GRID))
+  assert known(falling) == [0.0001, 0.0003, *studies.GRID]
+  lost = rows(lambda rate: None, studies.GRID)  # all diverged
+  assert studies.tuned_rate("cnn", lost) is None
+
+
+def test_of_equal_accuracies_the_lower_loss_is_chosen():
+  runs = [Training("cnn", 0, rate, search=True) for rate in (0.01, 0.03)]
+  rows = {
+    identity(run): training(0.99, final_loss=loss)
+    for run, loss in zip(runs, (0.04, 0.05), strict=True)
+  }
+  assert studies.best_rate(runs, rows) == 0.01
+
+
+def test_stages_of_a_study():
+  searches = studies.todo("tuned", ("cnn",), (0, 1), {})
+  assert [spec.rate for spec in searches] == list(studies.GRID)
+  rows = {identity(spec): training(0.9 - abs(math.log10(spec.rate / 0.1))) for spec in searches}
+  final = studies.todo("tuned", ("cnn",), (0, 1), rows)
+  assert final[len(searches) :] == [Training("cnn", 0, 0.1), Training("cnn", 1, 0.1)]
+  trainings = studies.todo("fgsm", ("cnn", "l1", "l2"), (0,), {})
+  assert {(spec.arm, spec.seed) for spec in trainings} == {
+    (arm, seed) for arm in ("cnn", "l1", "l2") for seed in (0, 1)
+  }
+  rows = {identity(spec): training() for spec in trainings}
+  assert studies.todo("fgsm", ("cnn",), (0,), rows)[-1] == studies.attack("cnn", 0)
+  assert studies.attack("cnn", 0).target_seed == 1
+
+
+def test_studies_name_arms():
+  for arms in studies.STUDIES.values():
+    assert set(arms) <= ARMS.keys()
+  assert len(studies.GRID) >= 6
+  np.testing.assert_allclose(np.diff(np.log10(studies.GRID)), 0.5, atol=0.03)

@@ -328,9 +328,6 @@ def test_the_page_of_all_rows(tmp_path):
   assert "\nold\n" not in section
   assert "](rows/convergence.png)" in section
   assert "| CNN | 99.0" in section
-  before = text, section
-  assert report(ReportCommand(str(tmp_path / "rows"), str(file))) == 0
-  assert before == ((tmp_path / "rows" / "README.md").read_text(), file.read_text())
 
 
 def test_the_page_of_some_rows_says_what_is_missing(tmp_path):

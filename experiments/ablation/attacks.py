@@ -86,20 +86,14 @@ def pgd_step(
     kind: see `losses`.
 
   Returns:
-    Where they are now; one that is misclassified already stays there.
+    Where they are now.
 
   References:
     Madry, Makelov, Schmidt, Tsipras, Vladu, "Towards Deep Learning Models Resistant to Adversarial
     Attacks", ICLR 2018.
   """
-
-  def total(moved: jax.Array) -> tuple[jax.Array, jax.Array]:
-    scores = logits(moved)
-    return jnp.sum(losses(scores, labels, kind)), jnp.argmax(scores, axis=-1) == labels
-
-  gradient, right = jax.grad(total, has_aux=True)(moved)
-  further = project(images, moved + STEP * epsilon * jnp.sign(gradient), epsilon)
-  return jnp.where(right[:, None, None, None], further, moved)
+  gradient = input_gradient(logits, moved, labels, kind)
+  return project(images, moved + STEP * epsilon * jnp.sign(gradient), epsilon)
 
 
 def project(images: jax.Array, moved: jax.Array, epsilon: jax.Array | float) -> jax.Array:
@@ -173,8 +167,9 @@ class Attacker:
     Returns:
       The images, moved: misclassified ones where one was found.
     """
+    wrong = ~self.right(self.images)
     result = self.images.copy()
-    alive = np.flatnonzero(self.right(self.images))
+    alive = np.arange(len(result))
     rng = np.random.default_rng([seed, round(1e6 * epsilon)])
     for restart in range(restarts):
       if not len(alive):
@@ -189,7 +184,9 @@ class Attacker:
         return moved
 
       result[alive] = self._over(attack, self.images[alive], self.labels[alive], noise)
-      alive = alive[self.right(result)[alive]]
+      saved = wrong & self.right(result)  # an attacker leaves alone what is wrong already
+      result[saved] = self.images[saved]
+      alive = np.flatnonzero(self.right(result))
     return result
 
   def _over(self, function: Callable[..., jax.Array], *arrays: np.ndarray) -> np.ndarray:

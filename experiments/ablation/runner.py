@@ -59,6 +59,9 @@ class Runner:
       while todo := self._missing(plan, finished):
         self._stage(todo)
         finished |= {identity(spec) for spec in todo}
+    except BaseException:
+      self._error = self._error or "interrupted"  # no thread starts another process
+      raise
     finally:
       for process in list(self._processes):
         process.kill()
@@ -103,6 +106,7 @@ class Runner:
       stdin=subprocess.PIPE,
       stdout=subprocess.PIPE,
       text=True,
+      start_new_session=True,  # an interrupt from the keyboard is for this process alone
     )
     self._processes.add(process)
     try:

@@ -86,6 +86,10 @@ def _label(arm: str) -> str:
   return ARMS[arm].label
 
 
+def _named(arm: str) -> str:
+  return "the CNN" if arm == "cnn" else f"the {_label(arm)} KNN"
+
+
 CLAIMS: tuple[Claim, ...] = (
   *(
     Claim(
@@ -166,21 +170,21 @@ CLAIMS: tuple[Claim, ...] = (
     Claim(
       "fgsm",
       "ours",
-      f"It is so under PGD too, with 20 steps and restarts: {_label(arm)}.",
+      f"The {_label(arm)} KNN is more robust to PGD (20 steps, restarts) than the CNN.",
       _robust_to_pgd(arm),
     )
     for arm in ("l1", "l2")
   ),
   *(
-    Claim("fgsm", "ours", f"The gradients of {_label(arm)} are masked.", _masked(arm))
+    Claim("fgsm", "ours", f"The gradients of {_named(arm)} are masked.", _masked(arm))
     for arm in ATTACKED
   ),
   *(
     Claim(
       "tuned",
       "ours",
-      f"{'kerv-conv (polynomial)' if arm == 'polynomial' else _label(arm)} is more accurate in the "
-      "end than the CNN.",
+      f"{_label(arm) if 'kerv' in arm else f'The {_label(arm)} KNN'} is more accurate in the end "
+      "than the CNN.",
       _more_accurate("arrangement" if "kerv" in arm else "kernels", arm, "cnn"),
     )
     for arm in TUNED

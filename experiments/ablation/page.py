@@ -51,11 +51,12 @@ def readme_section(evidence: Evidence, folder: str, plots: Sequence[str]) -> str
     plots: names of the files that there are.
   """
   head = ["network", "accuracy, %", "steps to 98 %", "rate", "accuracy, tuned", "steps, tuned"]
-  body = []
+  body, most = [], 0
   for arm in (*KERNELS, "conv-kerv", "kerv-kerv"):
     paper, tuned = evidence.runs(_study(arm), arm), evidence.runs("tuned", arm)
     if not paper and not tuned:
       continue
+    most = max(most, len(paper), len(tuned))
     rate = evidence.rate("tuned", arm)
     cells = [tables.ARMS[arm].label]
     cells += [tables.accuracy(paper), tables.steps(paper)] if paper else ["", ""]
@@ -63,7 +64,7 @@ def readme_section(evidence: Evidence, folder: str, plots: Sequence[str]) -> str
     cells += [tables.accuracy(tuned), tables.steps(tuned)] if tuned else ["", ""]
     body.append(cells)
   parts = [
-    texts.README.format(seeds=len(evidence.seeds)),
+    texts.README.format(seeds=most),
     tables.table(head, body),
   ]
   if BOTH_RATES in plots:

@@ -89,7 +89,7 @@ class Runner:
           continue  # another command made it meanwhile
         self._finish(spec, f"[{number}/{total}]", self._call(self.job(spec)))
 
-    threads = [threading.Thread(target=work) for _ in range(min(self.workers, total))]
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(min(self.workers, total))]
     for thread in threads:
       thread.start()
     for thread in threads:

@@ -20,8 +20,9 @@ from experiments.ablation.rows import Row, Rows
 from experiments.data import Dataset
 
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy")
-ENVIRONMENT = {"NPROC": "1"}
-"""What makes XLA use one thread on CPU, set before JAX is imported."""
+ENVIRONMENT = {"NPROC": "1", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+"""What makes XLA use one thread on CPU, and of a GPU's memory only what it needs, so that several
+workers fit; set before JAX is imported."""
 COMPARED = ("accuracy", "weights", "white_box", "transfer", "filters")
 """What must be the same when a run is made again."""
 

@@ -23,6 +23,8 @@ from experiments.ablation.verdicts import (
   more_accurate,
   reaches,
   same_accuracy,
+  shared_level,
+  some,
 )
 
 
@@ -128,6 +130,17 @@ def test_outcomes():
   assert both[False, True] is Outcome.TUNED_ONLY
   assert both[False, False] is Outcome.FAILS
   assert all(outcome is Outcome.OPEN for pair, outcome in both.items() if None in pair)
+
+
+def test_one_of_several_needs_wider_intervals():
+  yes, no, unknown = (Finding(true, "n") for true in (True, False, None))
+  assert some({"a": no, "b": yes}) == Finding(True, "b: n")
+  assert some({"a": no, "b": no}).true is False
+  assert some({"a": yes, "b": unknown}) == Finding(None, "without b")
+  ours, theirs = runs((0.9910, 0.9914, 0.9918), "accuracy"), runs((0.9900,) * 3, "accuracy")
+  assert more_accurate(ours, theirs).true is True  # t(0.975, 2) = 4.3
+  np.testing.assert_allclose(shared_level(7), 1 - 0.05 / 7)
+  assert more_accurate(ours, theirs, shared_level(7)).true is False  # t(0.9964, 2) = 11.8
 
 
 def test_robustness_is_compared_where_the_cnn_has_the_papers_accuracy():

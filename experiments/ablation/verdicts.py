@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from experiments.ablation.evidence import FEWEST
 from experiments.ablation.rows import Row
-from experiments.ablation.summary import Summary, difference, ratio
+from experiments.ablation.summary import CONFIDENCE, Summary, difference, ratio
 
 
 class Outcome(enum.Enum):
@@ -79,7 +79,7 @@ def at_both_rates(paper: Finding, tuned: Finding) -> Verdict:
   return Verdict(outcome, f"paper's rate: {paper.numbers}; tuned: {tuned.numbers}")
 
 
-def faster(fast: Runs, slow: Runs, factor: float) -> Finding:
+def faster(fast: Runs, slow: Runs, factor: float, level: float = CONFIDENCE) -> Finding:
   """Whether one network reaches the target in fewer steps than another, by a factor.
 
   True if the 95 % interval of the quotient of steps, slow over fast, seed by seed, lies above 1 and
@@ -91,6 +91,7 @@ def faster(fast: Runs, slow: Runs, factor: float) -> Finding:
     fast: runs of the network that is said to be faster.
     slow: runs of the other one.
     factor: by which it is said to be; 1 is any.
+    level: of the interval.
   """
   seeds = sorted(fast.keys() & slow.keys())
   if len(seeds) < FEWEST:
@@ -98,7 +99,7 @@ def faster(fast: Runs, slow: Runs, factor: float) -> Finding:
   if not any(runs[seed]["steps_to_target"] for runs in (fast, slow) for seed in seeds):
     return Finding(False, "neither reaches 98 %")
   blur = math.hypot(*(_grain(runs, seeds) for runs in (fast, slow)))
-  quotient = ratio(_steps(slow, seeds), _steps(fast, seeds), blur)
+  quotient = ratio(_steps(slow, seeds), _steps(fast, seeds), blur, level)
   text = f"{quotient.mean:.2f} times as many steps [{quotient.low:.2f}, {quotient.high:.2f}]"
   for runs, what in ((fast, "the first"), (slow, "the other")):
     never = sum(runs[seed]["steps_to_target"] is None for seed in seeds)
@@ -107,7 +108,7 @@ def faster(fast: Runs, slow: Runs, factor: float) -> Finding:
   return Finding(reached and quotient.low > 1 and quotient.high >= factor, text)
 
 
-def more_accurate(ours: Runs, theirs: Runs) -> Finding:
+def more_accurate(ours: Runs, theirs: Runs, level: float = CONFIDENCE) -> Finding:
   """Whether one network has a higher final accuracy than another.
 
   True if the 95 % interval of the difference, seed by seed, lies above 0. A run that diverged has
@@ -116,12 +117,35 @@ def more_accurate(ours: Runs, theirs: Runs) -> Finding:
   Args:
     ours: runs of the network that is said to be better.
     theirs: runs of the other one.
+    level: of the interval.
   """
   seeds = sorted(ours.keys() & theirs.keys())
   if len(seeds) < FEWEST:
     return Finding(None, _too_few(len(seeds)))
-  gap = difference(_accuracies(ours, seeds), _accuracies(theirs, seeds))
+  gap = difference(_accuracies(ours, seeds), _accuracies(theirs, seeds), level)
   return Finding(gap.low > 0, _points(gap))
+
+
+def some(findings: Mapping[str, Finding]) -> Finding:
+  """Whether a statement is true of one of several networks.
+
+  Args:
+    findings: by the network's name, from intervals whose level allows for their number, see
+      `shared_level`.
+  """
+  if unknown := [name for name, finding in findings.items() if finding.true is None]:
+    return Finding(None, f"without {', '.join(unknown)}")
+  found = [f"{name}: {finding.numbers}" for name, finding in findings.items() if finding.true]
+  return Finding(bool(found), "; ".join(found) or f"none of {', '.join(findings)}")
+
+
+def shared_level(number: int) -> float:
+  """The level of each of several intervals of which all hold with 95 % (Bonferroni).
+
+  Args:
+    number: of intervals.
+  """
+  return 1 - (1 - CONFIDENCE) / number
 
 
 def same_accuracy(ours: Runs, theirs: Runs, margin: float) -> Finding:

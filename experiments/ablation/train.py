@@ -12,7 +12,7 @@ import optax
 
 from experiments.ablation.arms import arm
 from experiments.ablation.protocol import HELD_OUT, MILESTONES, TARGET, Protocol, Training
-from experiments.data import Dataset, split_by_class, training_order
+from experiments.data import Dataset, Examples, split_by_class, training_order
 from experiments.digests import digest
 from experiments.fit import Curve, fit
 from experiments.step import Learner, TrainState
@@ -76,16 +76,11 @@ def train(
   image_shape = train_set.images.shape[1:]
   trainer = Trainer(network.network(dataset.num_classes), make_optimizer(len(order)))
   images = to_device(train_set)
-  result: dict[str, Any] = {}
-  rate = spec.rate
+  rate, result = spec.rate, {}
   if network.matches is not None:
-    batch = train_set[order[0]]
     other = Learner(arm(network.matches).network(dataset.num_classes), trainer.optimizer)
-    own_norm, other_norm = (
-      first_gradient(each, spec.seed, batch.images, batch.labels) for each in (trainer, other)
-    )
-    rate *= other_norm / own_norm
-    result["first_gradient"] = {"own": own_norm, network.matches: other_norm}
+    rate, norms = matched_rate(spec, {"own": trainer, network.matches: other}, train_set[order[0]])
+    result["first_gradient"] = norms
   start = time.process_time()
   state, curve = fit(
     trainer,
@@ -109,6 +104,27 @@ def train(
     "compile_seconds": round(trainer.compile_seconds, 1),
   }
   return result, params
+
+
+def matched_rate(
+  spec: Training, learners: dict[str, Learner], batch: Examples
+) -> tuple[float, dict[str, float]]:
+  """The learning rate at which the first step of one network is as long as another's at the run's.
+
+  Args:
+    spec: of the run.
+    learners: of both networks, by name; the one that the rate is for is first.
+    batch: of the first step.
+
+  Returns:
+    The rate, and the length of each network's first gradient.
+  """
+  norms = {
+    name: first_gradient(learner, spec.seed, batch.images, batch.labels)
+    for name, learner in learners.items()
+  }
+  own, other = norms.values()
+  return spec.rate * other / own, norms
 
 
 def next_evaluation(curve: Curve, per_epoch: int, target: float) -> int:

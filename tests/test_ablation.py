@@ -21,6 +21,7 @@ from experiments.ablation.command import AblationCommand, ReportCommand, run
 from experiments.ablation.protocol import Attack, Filters, Protocol, Training, identity, spec_from
 from experiments.ablation.report import run as report
 from experiments.ablation.rows import Rows
+from experiments.ablation.runner import Runner
 from experiments.ablation.train import (
   first_gradient,
   make_optimizer,
@@ -287,6 +288,17 @@ def test_identities_and_jobs_survive_json():
     made = Job(spec, TINY, "data", None, "out", "weights")
     assert Job.from_json(made.to_json()) == made
   assert identity(Training("cnn", 1)) != identity(Training("cnn", 1, search=True))
+
+
+def test_an_error_of_a_thread_ends_the_runs(tmp_path):
+  rows = Rows(tmp_path, Protocol())
+
+  def job(spec):
+    raise ValueError("no job")
+
+  runner = Runner(rows, job, workers=2, say=lambda text: None)
+  with pytest.raises(UsageError, match="no job"):
+    runner.run(lambda rows: [Training("cnn", seed) for seed in range(3)])
 
 
 def test_a_worker_says_what_is_wrong(tiny, tmp_path):

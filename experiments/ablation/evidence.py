@@ -6,7 +6,6 @@ from typing import Any
 from experiments.ablation.protocol import RATE, Attack, Filters, Spec, Training, identity
 from experiments.ablation.rows import Row
 from experiments.ablation.studies import (
-  SEARCH_SEED,
   STUDIES,
   attack,
   followers,
@@ -125,6 +124,3 @@ def column(runs: Mapping[int, Row], name: str, seeds: Sequence[int] | None = Non
     seeds: to take; None is all.
   """
   return [runs[seed][name] for seed in (sorted(runs) if seeds is None else seeds)]
-
-
-__all__ = ["FEWEST", "SEARCH_SEED", "Evidence", "by_arm", "column"]

@@ -1,7 +1,7 @@
 """Plots of a page: curves with bands, attacks, learning rates."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -190,13 +190,3 @@ def _finish(axis: Axes, legend: Literal["upper right", "lower left", "best"]) ->
   axis.tick_params(labelsize=_FONT - 1)
   if axis.get_legend_handles_labels()[0]:
     axis.legend(loc=legend, fontsize=_FONT - 1.5, frameon=False, handlelength=3.2)
-
-
-__all__: Sequence[str] = [
-  "Band",
-  "convergence",
-  "learning_band",
-  "match",
-  "rates",
-  "robustness",
-]

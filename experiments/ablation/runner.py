@@ -12,7 +12,7 @@ from typing import Any
 
 from experiments import UsageError
 from experiments.ablation.protocol import Spec, Training, identity
-from experiments.ablation.rows import Row, Rows
+from experiments.ablation.rows import Rows
 from experiments.ablation.studies import Plan
 from experiments.ablation.worker import ENVIRONMENT, Job
 
@@ -79,6 +79,12 @@ class Runner:
     total = len(queue)
 
     def work() -> None:
+      try:
+        take()
+      except Exception as error:  # of a thread, which would end without a word
+        self._error = self._error or str(error)
+
+    def take() -> None:
       while self._error is None:
         with self._lock:
           if not queue:
@@ -106,7 +112,7 @@ class Runner:
       stdin=subprocess.PIPE,
       stdout=subprocess.PIPE,
       text=True,
-      start_new_session=True,  # an interrupt from the keyboard is for this process alone
+      process_group=0,  # an interrupt from the keyboard is for this process alone
     )
     self._processes.add(process)
     try:
@@ -150,6 +156,3 @@ def describe(spec: Spec) -> str:
     kind = "search" if spec.search else "training"
     return f"{kind}: {spec.arm}, rate {spec.rate:g}, seed {spec.seed}"
   return f"{type(spec).__name__.lower()}: {spec.arm}, seed {spec.seed}"
-
-
-__all__ = ["Row", "Runner", "describe"]

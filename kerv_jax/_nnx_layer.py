@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 from flax import nnx
-from jax import Array
+from jax import Array, lax
 
 from kerv_jax import _constraints
 from kerv_jax._kernel import Kernel
@@ -61,6 +61,12 @@ class Kervolutional:
       per_feature: likewise.
       lead: shape in front of that of the parameters, of a layer that `nnx.vmap` has stacked.
     """
+    own = vars(self).get("conv_general_dilated", lax.conv_general_dilated)
+    if own is not lax.conv_general_dilated:
+      raise ValueError(
+        "`conv_general_dilated` must be that of jax.lax, which the kernel function takes the place "
+        f"of, got {own!r}"
+      )
     for operator in ("conv_general_dilated", "dot_general"):
       if operator in vars(self):
         delattr(self, operator)  # in favour of the class's method

@@ -242,6 +242,12 @@ def _watching(module: Any) -> Iterator[tuple[Run, str]]:
 
 def _with_operator(module: Any, rule: Rule, call: Callable[[], Any]) -> Any:
   before, count = module.conv_general_dilated_cls, _state.operators
+  ours = isinstance(before, Operator)  # a method of a subclass that calls that of its parent
+  if not ours and (before is not None or module.conv_general_dilated is not None):
+    raise ValueError(
+      f"the convolution at {'/'.join(module.scope.path)!r} cannot be replaced: it has an "
+      "operator of its own, `conv_general_dilated`, which a kernel function would discard"
+    )
   object.__setattr__(module, "conv_general_dilated_cls", Operator(module, rule, _count))
   try:
     result = call()

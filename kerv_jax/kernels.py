@@ -116,7 +116,7 @@ class Sigmoid(InnerProductKernel):
 class Gaussian(SquaredDistanceKernel):
   """``exp(-gamma * sum (x - w)**2)``.  Paper, eq. (11) and (12).
 
-  Underflows to 0, and its gradients with it, where ``gamma * sum (x - w)**2`` exceeds about 100
+  Underflows to 0, and its gradients with it, where ``gamma * sum (x - w)**2`` exceeds about 87
   in float32: choose ``gamma`` on the scale of 1 / (patch length * variance).
 
   Attributes:

@@ -7,8 +7,6 @@ import jax.numpy as jnp
 
 __all__ = ["scale_by_adder_rate"]
 
-_SMALLEST = 1e-12  # of a norm that is divided by
-
 
 def scale_by_adder_rate(eta: float = 0.2, mask: Any = None) -> Any:
   r"""The layer-wise learning rate of AdderNets, as an Optax transformation of gradients.
@@ -58,8 +56,10 @@ def scale_by_adder_rate(eta: float = 0.2, mask: Any = None) -> Any:
 
   def scale(gradient: jax.Array) -> jax.Array:
     wide = gradient.astype(jnp.promote_types(gradient.dtype, jnp.float32))
+    largest = jnp.max(jnp.abs(wide), initial=0)
+    wide = wide / jnp.where(largest > 0, largest, 1)  # so that no square overflows or underflows
     norm = jnp.sqrt(jnp.sum(jnp.square(wide)))
-    rate = eta * gradient.size**0.5 / jnp.maximum(norm, _SMALLEST)
+    rate = eta * gradient.size**0.5 / jnp.where(largest > 0, norm, 1)
     return (rate * wide).astype(gradient.dtype)
 
   transformation = optax.stateless(lambda updates, params: jax.tree.map(scale, updates))

@@ -138,10 +138,10 @@ def from_state_dict(
     The variables, of the structure, shapes and dtypes of ``variables``.
 
   Raises:
-    TypeError: if the state dict is not a mapping of names to arrays.
-    ValueError: if ``variables`` are not those of a whole model, by collection; and one that lists
-      every entry that is missing in the state dict, that has no place in ``variables``, or that has
-      another shape there.
+    TypeError: if the state dict is not a mapping of names to arrays, or ``keep`` is a string.
+    ValueError: if ``keep`` has what is no path of ``variables``; if ``variables`` are not those of
+      a whole model, by collection; and one that lists every entry that is missing in the state
+      dict, that has no place in ``variables``, or that has another shape there.
 
   Example:
     >>> import jax, jax.numpy as jnp, numpy as np
@@ -154,6 +154,8 @@ def from_state_dict(
     >>> variables["params"]["kernel"].shape
     (3, 5, 4, 8)
   """
+  if isinstance(keep, str):
+    raise TypeError(f"`keep` must be a sequence of paths, such as ({keep!r},), got {keep!r}")
   given = _names(state_dict, rename)
   flat: dict[Any, Any] = flax.traverse_util.flatten_dict(dict(variables), sep=None)
   if not flat or any(len(path) < 2 for path in flat):
@@ -161,6 +163,10 @@ def from_state_dict(
       "`variables` must be those of a whole model, such as {'params': {'kernel': ...}}, got the "
       f"names {[*variables]}"
     )
+  paths = ["/".join(path[1:]) for path in flat]
+  for part in keep:
+    if not any(_begins(path, part) for path in paths):
+      raise ValueError(f"`keep` must be paths of `variables`, {paths}, got {part!r}")
   result: dict[Any, Any] = {}
   missing, misshapen = [], []
   for path, leaf in flat.items():
@@ -187,7 +193,8 @@ def from_state_dict(
       ours = f", which is {value.shape} here" if name == "kernel" else ""
       misshapen.append(f"{there}: {array.shape}{ours}, must be {expected}")
       continue
-    result[path] = jax.numpy.asarray(value, leaf.dtype)
+    # A copy: where it can, JAX uses memory as it is, which PyTorch may write to later.
+    result[path] = jax.numpy.array(value, leaf.dtype, copy=True)
   problems = [
     f"{what}:\n  " + "\n  ".join(entries)
     for what, entries in (

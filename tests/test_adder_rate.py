@@ -83,3 +83,11 @@ def test_without_optax_the_error_says_what_to_install(monkeypatch):
   monkeypatch.setitem(sys.modules, "optax", None)
   with pytest.raises(ImportError, match="pip install optax"):
     scale_by_adder_rate()
+
+
+@pytest.mark.parametrize("size", [1e25, 1e-30])
+def test_gradients_of_any_size_come_out_with_the_rate(size):
+  gradient = jnp.array([size, -size, size, size])
+  optimizer = scale_by_adder_rate(0.5)
+  update, _ = optimizer.update(gradient, optimizer.init(gradient))
+  np.testing.assert_allclose(update, [0.5, -0.5, 0.5, 0.5], rtol=1e-5)

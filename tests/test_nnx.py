@@ -601,3 +601,12 @@ def test_arguments_of_kervolve_are_checked(change, error, message):
   arguments: dict[str, Any] = {"model": net(), "kernel_fn": GAUSSIAN, "where": "c1", **change}
   with pytest.raises(error, match=message):
     kerv_nnx.kervolve(arguments.pop("model"), arguments.pop("kernel_fn"), **arguments)
+
+
+def test_operator_that_somebody_else_has_set_is_not_discarded():
+  def double(*args, **kwargs):
+    return 2 * lax.conv_general_dilated(*args, **kwargs)
+
+  layer = Conv(3, 4, (3, 3), conv_general_dilated=double, rngs=rngs())
+  with pytest.raises(ValueError, match=r"`conv_general_dilated` must be that of jax.lax"):
+    kerv_nnx.kervolve(layer, GAUSSIAN)

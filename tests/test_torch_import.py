@@ -169,7 +169,7 @@ def test_what_is_kept():
   assert (float(read["scale"]), float(read["offset"])) == (0.5, 0.25)
   with pytest.raises(ValueError, match="must have a value for params/conv1/offset"):
     torch_import.from_state_dict(state_dict, shapes(model, IMAGES), keep=["fc"])
-  with pytest.raises(ValueError, match=r"fc\.weight"):
+  with pytest.raises(ValueError, match=r"`keep` must be paths of .* got 'f'"):
     torch_import.from_state_dict(state_dict, variables, keep=["f"])
 
 
@@ -279,3 +279,24 @@ def test_only_reading_a_file_needs_pytorch(monkeypatch, tmp_path):
   torch_import.from_state_dict(fake(variables), variables)
   with pytest.raises(ImportError, match="pip install torch"):
     torch_import.read(tmp_path / "any.pt")
+
+
+def test_memory_is_not_shared():
+  """JAX would use aligned memory where it lies."""
+  memory = np.zeros(4096 + 16, np.float32)
+  start = -memory.ctypes.data % 64 // 4
+  bias = memory[start : start + 4096]
+  shapes = {"params": {"bias": jax.ShapeDtypeStruct((4096,), jnp.float32)}}
+  variables = torch_import.from_state_dict({"bias": bias}, shapes)
+  memory[:] = 7
+  np.testing.assert_array_equal(variables["params"]["bias"], 0)
+
+
+def test_keep_must_be_paths_that_there_are():
+  variables = {"params": {"bias": np.ones(2, np.float32)}}
+  with pytest.raises(TypeError, match="`keep` must be a sequence of paths"):
+    torch_import.from_state_dict({"bias": np.zeros(2)}, variables, keep="bias")
+  with pytest.raises(
+    ValueError, match=r"`keep` must be paths of `variables`, \['bias'\], got 'fc'"
+  ):
+    torch_import.from_state_dict({"bias": np.zeros(2)}, variables, keep=["fc"])

@@ -30,6 +30,7 @@ References:
 
 from collections.abc import Callable, Mapping
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 
@@ -287,5 +288,11 @@ class Custom(Kernel):
       raise TypeError(f"`fn` must be a function of (patch, filter), got {self.fn!r}")
 
   def __call__(self, x: Array, w: Array, /) -> Array:
-    """``fn(x, w)``."""
-    return self.fn(x, w)
+    """``fn(x, w)``, for each pair of vectors of batches that broadcast."""
+    if jnp.ndim(x) <= 1 and jnp.ndim(w) <= 1:
+      return self.fn(x, w)
+    lead = jnp.broadcast_shapes(jnp.shape(x)[:-1], jnp.shape(w)[:-1])
+    pairs = (
+      jnp.broadcast_to(v, (*lead, jnp.shape(v)[-1])).reshape(-1, jnp.shape(v)[-1]) for v in (x, w)
+    )
+    return jax.vmap(self.fn)(*pairs).reshape(lead)

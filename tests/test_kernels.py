@@ -1527,3 +1527,12 @@ def _parts(kernel):
     for item in value if isinstance(value, tuple) else (value,):
       if isinstance(item, kernels.Kernel):
         yield from _parts(item)
+
+
+def test_custom_of_batches_is_that_of_each_vector():
+  x, w = jnp.arange(12.0).reshape(2, 2, 3), jnp.arange(3.0) ** 2
+  kernel = kernels.Custom(lambda x, w: jnp.max(jnp.abs(x - w)))
+  wanted = np.array([[np.max(np.abs(row - w)) for row in rows] for rows in np.asarray(x)])
+  np.testing.assert_array_equal(kernel(x, w), wanted)
+  np.testing.assert_array_equal((kernel + kernels.L1())(x, w), wanted + kernels.L1()(x, w))
+  np.testing.assert_array_equal(kernel(x[0], x[0][::-1]), [3, 3])

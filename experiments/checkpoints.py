@@ -12,6 +12,7 @@ import json
 import os
 import shutil
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,6 +30,8 @@ CHECKPOINTS = "checkpoints"
 DIGESTS = "digests"
 DAMAGED = "damaged"
 """Folders in that of a run."""
+
+_PATIENCE = 10.0  # seconds for what is being written by a save that has failed
 
 
 class SaveError(OSError):
@@ -277,7 +280,8 @@ class Checkpoints:
       if self.layout.processes > 1 and _system_error(error) is None:
         raise LostError(" ".join(str(error).split())) from error
       self._discard_unfinished()
-      kept = ", ".join(sorted(path.name for path in self.root.glob("[0-9]*"))) or "none"
+      complete = [path.name for path in self.root.iterdir() if path.name.isdecimal()]
+      kept = ", ".join(sorted(complete, key=int)) or "none"
       cause = _system_error(error) or _one_line(error)
       raise SaveError(
         f"cannot write the checkpoint of step {step} to {self.root}: {cause}; "
@@ -286,9 +290,13 @@ class Checkpoints:
 
   def _discard_unfinished(self) -> None:
     """Removes what a save has left that was killed, or failed."""
-    if is_main():
-      for path in self.root.glob("*.orbax-checkpoint-tmp*"):
+    deadline = time.monotonic() + _PATIENCE
+    while is_main() and (left := list(self.root.glob("*.orbax-checkpoint-tmp*"))):
+      for path in left:
         shutil.rmtree(path, ignore_errors=True)
+      if time.monotonic() > deadline:
+        break
+      time.sleep(0.2)  # of a save that failed, arrays may be on their way still, with their folders
 
 
 def _leaves(tree: Any) -> dict[str, str]:

@@ -1,10 +1,13 @@
 """A checkpoint is restored as it was saved, or not at all."""
 
+import contextlib
 import os
 import resource
 import shutil
 import subprocess
 import sys
+import threading
+import time
 
 import jax
 import jax.numpy as jnp
@@ -252,8 +255,8 @@ try:
   checkpoints.close()
 except SaveError as error:
   print("again:", error)
-print(sorted(path.name for path in (folder / "checkpoints").iterdir()))
 assert_is(restore(folder), 2)
+print(sorted(path.name for path in (folder / "checkpoints").iterdir()))
 """
 
 
@@ -271,6 +274,32 @@ def test_file_that_cannot_be_written_is_told_with_its_cause(tmp_path):
   assert "File too large; complete checkpoints, as they were: 1, 2" in done.stdout
   assert done.stdout.endswith("['1', '2']\n")
   assert done.stderr == ""
+
+
+def test_what_threads_write_after_a_failed_save_is_discarded(tmp_path):
+  store(tmp_path, (9, 10))
+  left = tmp_path / "checkpoints" / "11.orbax-checkpoint-tmp" / "state"
+
+  def write():
+    for _ in range(10):
+      with contextlib.suppress(FileNotFoundError):  # its parent is being removed just now
+        left.mkdir(parents=True, exist_ok=True)
+      time.sleep(0.05)
+
+  thread = threading.Thread(target=write)
+
+  def fail():
+    left.mkdir(parents=True)
+    thread.start()
+    raise OSError(28, "No space left on device")
+
+  checkpoints = Checkpoints(tmp_path, Layout())
+  message = "No space left on device; complete checkpoints, as they were: 9, 10$"
+  with pytest.raises(SaveError, match=message):
+    checkpoints._try(fail, 11)
+  thread.join()
+  checkpoints.close()
+  assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["10", "9"]
 
 
 def test_full_disk_is_told_with_its_cause(tmp_path):

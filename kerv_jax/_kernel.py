@@ -101,6 +101,10 @@ class Kernel(Node):
       return NotImplemented
     return Sum((self, other))
 
+  def __radd__(self, other: Any) -> "Kernel":
+    """``0 + k``, which is ``k``: so that ``sum`` works on a list of kernels."""
+    return self if isinstance(other, int) and other == 0 else NotImplemented
+
   def __sub__(self, other: Any) -> "Sum":
     """``k1 - k2``."""
     return self + (-other) if isinstance(other, Kernel) else NotImplemented

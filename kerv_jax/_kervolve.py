@@ -29,10 +29,10 @@ def kervolve(
   they belong to, as in :class:`kerv_jax.nn.KervConv`.  So weights of the CNN load, and with
   :class:`kerv_jax.kernels.Linear` the output is the CNN's, bit for bit.
 
-  Chosen are ``nn.Conv`` and its subclasses, called anywhere within a method of the model, lifted
-  transformations such as ``nn.scan`` and ``nn.remat`` included; ``nn.ConvTranspose``,
-  ``nn.ConvLocal`` and kervolutions are not convolutions here.  A submodule taken out of the model,
-  as in ``model.bind(variables).stem(x)``, is what it was.
+  Chosen are ``nn.Conv`` and its subclasses, called anywhere within a method or a property of the
+  model, lifted transformations such as ``nn.scan`` and ``nn.remat`` included;
+  ``nn.ConvTranspose``, ``nn.ConvLocal`` and kervolutions are not convolutions here.  A submodule
+  taken out of the model, as in ``model.bind(variables).stem(x)``, is what it was.
 
   To put different kernel functions into different layers, kervolve twice: what is a kervolution
   already stays as it is.

@@ -3,7 +3,8 @@
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+import types
+from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Any, ClassVar
 
 import flax.linen as nn
@@ -13,6 +14,7 @@ from jax.core import Tracer
 from kerv_jax import _choice
 from kerv_jax._rules import Rule
 from kerv_jax._runs import Owner, Run, mark, running
+from kerv_jax._traced import trace
 
 _HEADER = ("path", "layer", "kernel function", "learnable")
 
@@ -56,8 +58,9 @@ class Kervolved:
     """A table of the convolutions that are kervolutions now.
 
     Args:
-      *args: what ``model.apply(variables, ...)`` is called with: the inputs; nothing is computed.
-        None of these: what calls of ``init`` and ``apply`` have replaced.
+      *args: what ``model.apply(variables, ...)`` is called with: the inputs, or their shapes as
+        ``jax.ShapeDtypeStruct``; nothing is computed.  None of these: what calls of ``init`` and
+        ``apply`` have replaced.
       rngs: as of ``init``; None is a key each for parameters and dropout.
       **kwargs: likewise, such as ``train=False``, or ``method``.
 
@@ -65,14 +68,18 @@ class Kervolved:
       The table, with path, layer, kernel function and learnable hyperparameters of each.
 
     Raises:
-      ValueError: without arguments before the model has ever run.
+      ValueError: without arguments before this object has run, or if all it ran was in the cache
+        of ``nn.jit``.
     """
     if args or kwargs:
       rngs = rngs or {"params": jax.random.key(0), "dropout": jax.random.key(1)}
-      jax.eval_shape(lambda: self.init_with_output(rngs, *args, **kwargs))
+      trace(self.init_with_output, rngs, *args, **kwargs)
     found, chosen = vars(self).get("kerv_seen", ({}, {}))
     if not found:
-      raise ValueError("`summary` needs the inputs of a model that has not run yet")
+      raise ValueError(
+        "`summary` needs the inputs, such as `summary(x)`: no convolution has been called yet "
+        "through this object, but for what nn.jit had cached"
+      )
     rows = list(chosen.values())
     return f"{_choice.table(rows, _HEADER)}\n{len(rows)} of {len(found)} convolutions"
 
@@ -116,7 +123,7 @@ def kervolved_class(base: type, rules: tuple[Rule, ...]) -> Any:
 
 @functools.lru_cache(maxsize=1024)
 def _cached_class(base: Any, rules: tuple[Rule, ...]) -> Any:
-  namespace = {name: _running(method) for name, method in _methods(base)}
+  namespace = {name: _running(member) for name, member in _members(base)}
   namespace |= {
     # As Flax and the class have them: a dataclass would write its own.
     **{name: getattr(base, name) for name in ("__init__", "__eq__", "__hash__")},
@@ -142,29 +149,64 @@ def _owner_of(module: Any) -> Owner:
   return next(vars(cls)["kerv_owner"] for cls in type(module).__mro__ if "kerv_owner" in vars(cls))
 
 
-def _methods(base: Any) -> Iterator[tuple[str, Callable[..., Any]]]:
-  """The methods that the class of a model adds to ``nn.Module``."""
+def _members(base: Any) -> Iterator[tuple[str, Any]]:
+  """The methods and properties that the class of a model adds to ``nn.Module``."""
   fields = {field.name for field in dataclasses.fields(base)}
   for name in dir(base):
-    method = inspect.getattr_static(base, name)
     own = name == "__call__" or not (name.startswith("__") or hasattr(nn.Module, name))
-    scope = hasattr(method, "compact_name_scope")  # which Flax looks for on the class
-    if own and inspect.isfunction(method) and name not in fields and not scope:
-      yield name, method
+    if not own or name in fields:
+      continue
+    member = inspect.getattr_static(base, name)
+    member = getattr(member, "wrapped", member)  # Flax has a descriptor around every other
+    scope = hasattr(member, "compact_name_scope")  # which Flax looks for on the class
+    kinds = types.FunctionType | property | functools.cached_property
+    if isinstance(member, kinds) and not scope:
+      yield name, member
 
 
-def _running(method: Callable[..., Any]) -> Callable[..., Any]:
-  """A method during which convolutions are replaced; no call of its own to Flax."""
+def _running(member: Any) -> Any:
+  """A method, or property, during which convolutions are replaced."""
+  if isinstance(member, property):
+    # The getter alone: what sets or deletes an attribute runs no layer.
+    getter = member.fget and _running_method(member.fget)
+    return property(getter, member.fset, member.fdel, member.__doc__)
+  if isinstance(member, functools.cached_property):
+    return functools.cached_property(_running_method(member.func))
+  return nn.nowrap(_running_method(member))  # no call of its own to Flax
 
+
+def _running_method(method: Callable[..., Any]) -> Callable[..., Any]:
   @functools.wraps(method, updated=())
   def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
     if self.scope is None:
       return method(self, *args, **kwargs)
     with running(_owner_of(self)) as run:
       result = method(self, *args, **kwargs)
+    if inspect.isgenerator(result):
+      return _in_steps(_owner_of(self), result)
     # While parameters are being made, those of another method may be to come.
     if not self.is_initializing():
       run.finish(self.variables)
     return result
 
-  return nn.nowrap(wrapper)
+  return wrapper
+
+
+def _in_steps(owner: Owner, generator: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
+  """A generator whose steps each run by themselves; what is between them is none of the model's."""
+  step = functools.partial(next, generator)
+  while True:
+    with running(owner):
+      try:
+        value = step()
+      except StopIteration as end:
+        return end.value
+    try:
+      sent = yield value
+    except GeneratorExit:
+      generator.close()
+      raise
+    except BaseException as error:
+      step = functools.partial(generator.throw, error)
+    else:
+      step = functools.partial(generator.send, sent)

@@ -249,7 +249,11 @@ class RationalQuadratic(SquaredDistanceKernel):
 
 
 class Cosine(Kernel):
-  """``<x, w> / (|x| |w|)``, the cosine of the angle; 0 where either is 0.  Beyond the paper."""
+  """``<x, w> / (|x| |w|)``, the cosine of the angle; 0 where either is 0.  Beyond the paper.
+
+  The squares of the norms must be within the range of the dtype, for float32 the norms between
+  about 1e-19 and 1e19: below, the value is 0; above, NaN.
+  """
 
   @property
   def statistics(self) -> tuple[str, ...]:

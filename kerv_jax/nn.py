@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -15,6 +14,7 @@ from kerv_jax._kervolve import kervolve
 from kerv_jax._layer import Kervolutional
 from kerv_jax._learnable import plain_values
 from kerv_jax._runs import rule_of
+from kerv_jax._traced import trace
 from kerv_jax._transpose import KervConvTranspose
 from kerv_jax.kernels import Polynomial
 
@@ -120,7 +120,8 @@ def hyperparameters(
   Args:
     model: a linen module, or a single layer of this module.
     variables: its variables, ``{"params": ...}``.
-    *args: what ``model.apply(variables, ...)`` is called with: the inputs; nothing is computed.
+    *args: what ``model.apply(variables, ...)`` is called with: the inputs, or their shapes as
+      ``jax.ShapeDtypeStruct``; nothing is computed.
     **kwargs: likewise, such as ``train=False``, or ``rngs`` and ``mutable`` for a model that needs
       them.
 
@@ -129,7 +130,7 @@ def hyperparameters(
     each learnable hyperparameter by name; {} if there is none.
 
   Example:
-    >>> import jax.numpy as jnp
+    >>> import jax, jax.numpy as jnp
     >>> from kerv_jax import kernels
     >>> layer = KervConv(4, (3, 3), kernel_fn=kernels.Polynomial(balance=2.0), learnable=True)
     >>> x = jnp.ones((1, 8, 8, 3))
@@ -149,7 +150,7 @@ def hyperparameters(
     return call(*call_args, **call_kwargs)
 
   with nn.intercept_methods(record):
-    jax.eval_shape(lambda: model.apply(variables, *args, **kwargs))
+    trace(model.apply, variables, *args, **kwargs)
   result: dict[str, Any] = {}
   for path, (kernel_fn, names) in layers.items():
     params, target = variables["params"], result

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import jax
 from flax import nnx
+from jax.core import Tracer
 
 from kerv_jax import _choice
 from kerv_jax._kernel import Kernel
@@ -124,7 +125,8 @@ def _copied(model: Any) -> Any:
         except TypeError:  # it cannot be pickled, says Python
           shared[id(value)] = value
   graphdef, state = nnx.split(model, graph=True)  # as of nnx.Pytree, which forgets what is shared
-  return nnx.merge(copy.deepcopy(graphdef, shared), copy.deepcopy(state))
+  state = jax.tree.map(lambda x: x if isinstance(x, Tracer) else copy.deepcopy(x), state)
+  return nnx.merge(copy.deepcopy(graphdef, shared), state)
 
 
 _MOST_PATHS = 32  # of one module: shared references can make exponentially many

@@ -1,5 +1,6 @@
 """What Optax lacks to train kervolutions; needs ``optax``, as nothing else in the library does."""
 
+import numbers
 from typing import Any
 
 import jax
@@ -30,7 +31,7 @@ def scale_by_adder_rate(eta: float = 0.2, mask: Any = None) -> Any:
 
   Raises:
     ImportError: if Optax is not installed.
-    ValueError: if ``eta`` is not positive.
+    ValueError: if ``eta`` is not a positive number.
 
   Example:
     >>> import jax, jax.numpy as jnp, optax
@@ -51,8 +52,8 @@ def scale_by_adder_rate(eta: float = 0.2, mask: Any = None) -> Any:
     import optax
   except ImportError as error:
     raise ImportError("`kerv_jax.optim` needs Optax: pip install optax") from error
-  if not eta > 0:
-    raise ValueError(f"`eta` must be positive, got {eta!r}")
+  if not isinstance(eta, numbers.Real) or not eta > 0:
+    raise ValueError(f"`eta` must be a positive number, got {eta!r}")
 
   def scale(gradient: jax.Array) -> jax.Array:
     wide = gradient.astype(jnp.promote_types(gradient.dtype, jnp.float32))

@@ -235,8 +235,10 @@ def _as_numpy(name: str, value: Any) -> np.ndarray:
     if "bfloat16" in str(value.dtype):  # NumPy has none
       value = value.float()
   array = np.asarray(value)
-  if array.dtype == object:
+  if array.dtype != bool and not jax.numpy.issubdtype(array.dtype, jax.numpy.number):
     raise TypeError(f"`state_dict` must map names to arrays, got {value!r} for {name!r}")
+  if np.iscomplexobj(array):
+    raise TypeError(f"`state_dict` must have real arrays, got {array.dtype} for {name!r}")
   return array
 
 

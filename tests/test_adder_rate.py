@@ -73,7 +73,7 @@ def test_an_adder_layer_learns_its_teacher():
   assert losses[-1] < 0.05 * losses[0]
 
 
-@pytest.mark.parametrize("eta", [0.0, -1.0, float("nan")])
+@pytest.mark.parametrize("eta", [0.0, -1.0, float("nan"), "a", None])
 def test_eta_must_be_positive(eta):
   with pytest.raises(ValueError, match="`eta`"):
     scale_by_adder_rate(eta)

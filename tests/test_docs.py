@@ -33,7 +33,7 @@ ORDER = [
   ["kervolution"],
   ["initializers", "optim", "torch_import", "_learnable", "_choice"],
   ["_rules", "_forms", "_nnx_layer"],
-  ["_layer", "_runs", "_nnx_forms"],
+  ["_layer", "_runs", "_traced", "_nnx_forms"],
   ["_dense", "_transpose"],
   ["_kervolved"],
   ["_kervolve"],

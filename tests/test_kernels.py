@@ -1122,6 +1122,9 @@ def test_sums_and_products_are_flat():
   assert kernels.Product((A, kernels.Product((B, C)))) == A * B * C
   assert -(-A) is A  # noqa: B002
   assert A - (-B) == A + B
+  assert sum([A, B, C]) == A + B + C
+  with pytest.raises(TypeError, match="unsupported operand"):
+    1 + A
 
 
 def test_statistics_of_built_in_kernels():

@@ -379,6 +379,24 @@ def test_a_model_that_is_itself_lifted():
     same(kervolve(lifted, kernels.Linear()).apply(variables, X), lifted.apply(variables, X))
 
 
+@pytest.mark.parametrize("model", [JitPlain(), Jitted()], ids=["itself", "within"])
+def test_what_is_read_does_not_depend_on_the_traces_that_nn_jit_has(model):
+  knn = kervolve(model, GAUSSIAN, "*a", learnable=True)
+  variables = knn.init(KEY, X)
+  shape = jax.ShapeDtypeStruct(X.shape, X.dtype)
+  tables, values = set(), []
+  for x in (X, shape, X):
+    knn.apply(variables, X)
+    twin = kervolve(model, GAUSSIAN, "*a", learnable=True)
+    tables.add(twin.summary(x))
+    values.append(hyperparameters(twin, variables, x))
+  assert len(tables) == 1
+  assert "1 of 1 convolutions" in tables.pop()
+  assert [len(jax.tree.leaves(v)) for v in values] == [1, 1, 1]
+  twin.apply(variables, X)
+  assert "1 of 1" in twin.summary()
+
+
 def test_a_kervolved_class_is_lifted():
   model = kervolve(Plain(), GAUSSIAN, "a")
   variables = random_variables(model, X)
@@ -427,6 +445,55 @@ def test_lifted_methods():
   assert paths(jax.eval_shape(lambda: model.init(KEY, X))) == paths(variables)
   assert program(model, variables, X) == program(by_hand, variables, X)
   close(hyperparameters(model, variables, X), hyperparameters(by_hand, variables, X))
+
+
+class Members(nn.Module):
+  """Whose layers run in properties and generators too."""
+
+  def setup(self):
+    self.a = Conv(3, (3, 3))
+
+  def __call__(self, x):
+    return self.a(x)
+
+  @property
+  def of_x(self):
+    return self.a(X)
+
+  @functools.cached_property
+  def of_x_once(self):
+    return self.a(X)
+
+  def steps(self, x):
+    try:
+      factor = yield self.a(x)
+      yield self.a(factor * x)
+    except KeyError:
+      yield self.a(-x)
+    return self.a(3 * x)
+
+
+def test_properties_and_generators_of_a_bound_model():
+  model = kervolve(Members(), GAUSSIAN)
+  variables = random_variables(model, X)
+  bound, outs = model.bind(variables), [model.apply(variables, c * X) for c in (1, 2, 3, -1)]
+  different(outs[0], Members().apply(variables, X))
+  same(bound.of_x, outs[0])
+  same([bound.of_x_once, bound.of_x_once], [outs[0]] * 2)
+  steps = bound.steps(X)
+  same([next(steps), steps.send(2)], outs[:2])
+  with pytest.raises(StopIteration) as end:
+    next(steps)
+  same(end.value.value, outs[2])
+  steps = bound.steps(X)
+  next(steps)
+  same(steps.throw(KeyError()), outs[3])
+  steps.close()
+  same(
+    nn.Conv(3, (3, 3)).apply({"params": variables["params"]["a"]}, X),
+    Members().bind(variables).of_x,
+  )
+  assert inspect.signature(type(model).steps) == inspect.signature(Members.steps)
 
 
 class NamedScope(nn.Module):

@@ -503,6 +503,36 @@ def test_within_a_jitted_function():
   close(run(numpy_init(None, (3, 3, 3, 4))), learning()(X))
 
 
+class Holds(nnx.Module):
+  """Random keys and arrays that are no parameters."""
+
+  def __init__(self, rngs):
+    self.conv = Conv(3, 4, (3, 3), rngs=rngs)
+    self.drop = nnx.Dropout(0.5, rngs=rngs)
+    self.key = nnx.data(jax.random.key(1))
+    self.scale = nnx.data(jnp.full(4, 2.0))
+
+  def __call__(self, x):
+    return self.drop(self.conv(x)) * self.scale
+
+
+def test_within_a_transformation_whatever_the_model_holds():
+  def run(model, x):
+    return kerv_nnx.kervolve(model, GAUSSIAN, learnable=True)(x).sum()
+
+  model = Holds(rngs())
+  model.eval()
+  expected = 2 * learning()(X).sum()
+  close(run(model, X), expected)
+  close(nnx.jit(run)(model, X), expected)
+  close(nnx.value_and_grad(run)(model, X)[0], expected)
+  graphdef, state = nnx.split(model)
+  close(jax.jit(lambda state: run(nnx.merge(graphdef, state), X))(state), expected)
+  knn = kerv_nnx.kervolve(model, GAUSSIAN)
+  assert knn.scale.unsafe_buffer_pointer() != model.scale.unsafe_buffer_pointer()
+  assert (knn.key == model.key).all()
+
+
 class Doubled(nnx.Conv):
   """A subclass that does something of its own around the convolution."""
 
@@ -542,6 +572,10 @@ def test_subclasses_of_the_convolution():
   jitted = kerv_nnx.kervolve(Jitted(3, 4, (3, 3), **OPTIONS, rngs=rngs()), GAUSSIAN)
   for _ in range(2):
     close(jitted(X), learning()(X))
+  for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model)), nnx.clone(model)):
+    assert type(twin.layers[0]) is type(model.layers[0])
+    assert nnx.graphdef(twin) == nnx.graphdef(model)
+    same(twin(X), model(X))
   own = kerv_nnx.kervolve(Own(3, 4, (3, 3), rngs=rngs()), GAUSSIAN)
   for _ in range(2):
     with pytest.raises(ValueError, match=r"of Own cannot be replaced: it does not call its"):

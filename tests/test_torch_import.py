@@ -151,8 +151,9 @@ def test_everything_that_does_not_fit_is_listed():
     torch_import.from_state_dict(list(fake(variables)), variables)
   with pytest.raises(ValueError, match="a name of its own"):
     torch_import.from_state_dict(fake(variables), variables, rename=lambda name: "x.weight")
-  with pytest.raises(TypeError, match=r"'conv1\.bias'"):
-    torch_import.from_state_dict(fake(variables) | {"conv1.bias": object()}, variables)
+  for value in (object(), np.array(["a", "b"]), np.ones(4, np.complex64)):
+    with pytest.raises(TypeError, match=r"'conv1\.bias'"):
+      torch_import.from_state_dict(fake(variables) | {"conv1.bias": value}, variables)
 
 
 def test_what_is_kept():

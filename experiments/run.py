@@ -83,6 +83,7 @@ def train(
   values = json.loads(json.dumps(dataclasses.asdict(config)))
   with StopSignals() as signals, contextlib.ExitStack() as stack:
     connect(config.parallel)
+    signals.renew()
     with _together(values):
       layout = Layout.of(config.parallel)
       parts = build(config, layout)

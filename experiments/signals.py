@@ -26,6 +26,11 @@ class StopSignals:
         self._before[number] = signal.signal(number, self._receive)
     return self
 
+  def renew(self) -> None:
+    """Takes them again, after what takes signals past Python: JAX SIGTERM, when processes join."""
+    for number in self._before:
+      signal.signal(number, signal.getsignal(number))
+
   def __exit__(self, *_: object) -> None:
     for number, handler in self._before.items():
       signal.signal(number, handler)

@@ -1,5 +1,6 @@
 """A run that is stopped, killed or damaged ends with the bits of one that was left alone."""
 
+import ctypes
 import dataclasses
 import io
 import json
@@ -462,11 +463,17 @@ def test_full_disk_at_the_start_is_told(data, tmp_path, monkeypatch):
     train(runs.config(data, tmp_path))
 
 
-def test_signal_before_the_first_step_is_not_lost(data, tmp_path, monkeypatch):
+@pytest.mark.parametrize("joins", [False, True])
+def test_signal_before_the_first_step_is_not_lost(data, tmp_path, monkeypatch, joins):
+  def connect(_):
+    if joins:  # then JAX takes SIGTERM, and Python is not told
+      ctypes.pythonapi.PyOS_setsig(signal.SIGTERM, signal.SIG_IGN.value)
+
   def build(config, layout):
     signal.raise_signal(signal.SIGTERM)
     return BUILD(config, layout)
 
+  monkeypatch.setattr(run, "connect", connect)
   monkeypatch.setattr(run, "build", build)
   outcome, printed = train(runs.config(data, tmp_path))
   assert (outcome.status, outcome.step) == ("stopped", 0)

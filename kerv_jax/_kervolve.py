@@ -31,8 +31,11 @@ def kervolve(
 
   Chosen are ``nn.Conv`` and its subclasses, called anywhere within a method or a property of the
   model, lifted transformations such as ``nn.scan`` and ``nn.remat`` included;
-  ``nn.ConvTranspose``, ``nn.ConvLocal`` and kervolutions are not convolutions here.  A submodule
-  taken out of the model, as in ``model.bind(variables).stem(x)``, is what it was.
+  ``nn.ConvTranspose``, ``nn.ConvLocal`` and kervolutions are not convolutions here.  What runs
+  outside of the model's methods is what it was: a submodule taken out of it, as in
+  ``model.bind(variables).stem(x)``, a function given to ``nn.apply``, an operator such as ``@``,
+  and what a method leaves for later, such as a closure.  So is a module that was handed in from
+  outside and belongs to another, which is the one to kervolve.
 
   To put different kernel functions into different layers, kervolve twice: what is a kervolution
   already stays as it is.
@@ -53,7 +56,9 @@ def kervolve(
     table of what was changed as a string: with what ``model.apply(variables, ...)`` takes after
     the variables, nothing being computed, or without arguments after a call of ``init`` or
     ``apply``.  That ``where`` or a part of it chooses nothing can be known only when the model
-    runs: ``init``, ``apply`` and ``summary`` then raise a ValueError that lists the convolutions.
+    runs: ``init``, ``apply`` and ``summary`` then raise a ValueError that lists the convolutions
+    (but not ``init`` and ``summary`` of another method than ``__call__``: parameters of more may
+    be to come; ``apply`` takes it that the variables are all there are).
 
   Raises:
     TypeError: for an argument of the wrong type.

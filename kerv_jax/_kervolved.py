@@ -34,9 +34,14 @@ class Kervolved:
 
   @functools.wraps(nn.Module.init_with_output)
   def init_with_output(self, *args: Any, **kwargs: Any) -> Any:
+    return self._init(kwargs.get("method"), *args, **kwargs)
+
+  def _init(self, asked: Any, *args: Any, **kwargs: Any) -> Any:
+    """``init_with_output``, for which a method was asked or, as None, none."""
     with running(_owner_of(self)) as run:
       result = super().init_with_output(*args, **kwargs)  # pyright: ignore
-    run.finish(result[1])
+    if asked in (None, "__call__"):  # else the parameters of another method may be to come
+      run.finish(result[1])
     self._remember(run)
     return result
 
@@ -72,8 +77,10 @@ class Kervolved:
         of ``nn.jit``.
     """
     if args or kwargs:
-      rngs = rngs or {"params": jax.random.key(0), "dropout": jax.random.key(1)}
-      trace(self.init_with_output, rngs, *args, **kwargs)
+      if rngs is None:
+        rngs = {"params": jax.random.key(0), "dropout": jax.random.key(1)}
+      run = functools.partial(self._init, kwargs.get("method"))
+      trace(run, rngs, *args, **kwargs)
     found, chosen = vars(self).get("kerv_seen", ({}, {}))
     if not found:
       raise ValueError(
@@ -183,7 +190,7 @@ def _running_method(method: Callable[..., Any]) -> Callable[..., Any]:
     with running(_owner_of(self)) as run:
       result = method(self, *args, **kwargs)
     if inspect.isgenerator(result):
-      return _in_steps(_owner_of(self), result)
+      return _in_steps(self, result, run)
     # While parameters are being made, those of another method may be to come.
     if not self.is_initializing():
       run.finish(self.variables)
@@ -192,15 +199,18 @@ def _running_method(method: Callable[..., Any]) -> Callable[..., Any]:
   return wrapper
 
 
-def _in_steps(owner: Owner, generator: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
-  """A generator whose steps each run by themselves; what is between them is none of the model's."""
+def _in_steps(
+  module: Any, generator: Generator[Any, Any, Any], run: Run
+) -> Generator[Any, Any, Any]:
+  """A generator whose steps are a run each; what is between them is none of the model's."""
   step = functools.partial(next, generator)
   while True:
-    with running(owner):
+    with running(run.owner, run):
       try:
         value = step()
       except StopIteration as end:
-        return end.value
+        result = end.value
+        break
     try:
       sent = yield value
     except GeneratorExit:
@@ -210,3 +220,6 @@ def _in_steps(owner: Owner, generator: Generator[Any, Any, Any]) -> Generator[An
       step = functools.partial(generator.throw, error)
     else:
       step = functools.partial(generator.send, sent)
+  if not module.is_initializing():
+    run.finish(module.variables)
+  return result

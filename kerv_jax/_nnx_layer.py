@@ -39,7 +39,10 @@ class _Constant:
 
 
 class _Asked(threading.local):
-  number = 0  # how many times a kervolution has been asked for, in this thread
+  """Classes of convolutions that have asked for a kervolution, in this thread."""
+
+  def __init__(self) -> None:
+    self.classes: set[type] = set()
 
 
 _asked = _Asked()
@@ -101,7 +104,7 @@ class Kervolution(Kervolutional):
 
   def conv_general_dilated(self, *args: Any, out_sharding: Any = None, **options: Any) -> Array:
     """What ``nnx.Conv`` calls, in place of ``lax.conv_general_dilated``, with its arguments."""
-    _asked.number += 1
+    _asked.classes.add(type(self))
     out = kerv_general_dilated(*args, **options, kernel_fn=self.kernel_fn)
     return out if out_sharding is None else jax.sharding.reshard(out, out_sharding)
 
@@ -204,9 +207,12 @@ def kervolution_of(cls: Any) -> Any:
     return KervConv
 
   def checked_call(self: Any, *args: Any, **kwargs: Any) -> Any:
-    count = _asked.number
-    out = cls.__call__(self, *args, **kwargs)
-    if _asked.number > count:
+    around, _asked.classes = _asked.classes, set()
+    try:
+      out = cls.__call__(self, *args, **kwargs)
+    finally:
+      asked, _asked.classes = _asked.classes, around | _asked.classes
+    if made in asked:
       made._asked = True  # its program may be cached from now on
     elif not made._asked:
       raise ValueError(

@@ -127,15 +127,11 @@ class _State(threading.local):
 
   def __init__(self) -> None:
     self.runs: list[Run] = []
-    self.operators = 0  # how many times a chosen convolution has asked for its operator
+    self.asked: set[tuple[str, ...]] = set()  # paths of convolutions that asked for their operator
 
 
 _state = _State()
 _known: set[type] = set()  # classes of convolutions that have asked for one
-
-
-def _count() -> None:
-  _state.operators += 1
 
 
 def _filters(params: Any) -> set[str]:
@@ -149,11 +145,12 @@ def _filters(params: Any) -> set[str]:
 
 
 @contextlib.contextmanager
-def running(owner: Owner) -> Iterator[Run]:
+def running(owner: Owner, begun: Run | None = None) -> Iterator[Run]:
   """Replaces convolutions of the kervolutional modules of a class, and notes what it sees.
 
   Args:
     owner: the rules of the class.
+    begun: what has been noted before, in a run that goes on here.
 
   Yields:
     What is noted; not the outermost within another of the same class.
@@ -161,7 +158,7 @@ def running(owner: Owner) -> Iterator[Run]:
   if any(run.owner is owner for run in _state.runs):
     yield Run(owner, outermost=False)
     return
-  run = Run(owner, outermost=True)
+  run = Run(owner, outermost=True) if begun is None else begun
   _state.runs.append(run)
   try:
     with nn.intercept_methods(_intercept):
@@ -241,24 +238,27 @@ def _watching(module: Any) -> Iterator[tuple[Run, str]]:
 
 
 def _with_operator(module: Any, rule: Rule, call: Callable[[], Any]) -> Any:
-  before, count = module.conv_general_dilated_cls, _state.operators
+  before, path = module.conv_general_dilated_cls, module.scope.path
   ours = isinstance(before, Operator)  # a method of a subclass that calls that of its parent
   if not ours and (before is not None or module.conv_general_dilated is not None):
     raise ValueError(
-      f"the convolution at {'/'.join(module.scope.path)!r} cannot be replaced: it has an "
+      f"the convolution at {'/'.join(path)!r} cannot be replaced: it has an "
       "operator of its own, `conv_general_dilated`, which a kernel function would discard"
     )
-  object.__setattr__(module, "conv_general_dilated_cls", Operator(module, rule, _count))
+  operator = Operator(module, rule, lambda: _state.asked.add(path))
+  object.__setattr__(module, "conv_general_dilated_cls", operator)
+  around, _state.asked = _state.asked, set()
   try:
     result = call()
   finally:
     object.__setattr__(module, "conv_general_dilated_cls", before)
+    asked, _state.asked = _state.asked, around | _state.asked
   # A lifted class, such as that of nn.jit, may have been traced before: then it has asked then.
-  if _state.operators > count:
+  if path in asked:
     _known.add(type(module))
   elif type(module) not in _known:
     raise ValueError(
-      f"the convolution of {type(module).__name__} at {'/'.join(module.scope.path)!r} cannot be "
+      f"the convolution of {type(module).__name__} at {'/'.join(path)!r} cannot be "
       "replaced: it does not call its `conv_general_dilated_cls` as flax.linen.Conv does"
     )
   return result

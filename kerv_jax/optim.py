@@ -1,10 +1,11 @@
 """What Optax lacks to train kervolutions; needs ``optax``, as nothing else in the library does."""
 
-import numbers
+import math
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 
 __all__ = ["scale_by_adder_rate"]
 
@@ -52,7 +53,7 @@ def scale_by_adder_rate(eta: float = 0.2, mask: Any = None) -> Any:
     import optax
   except ImportError as error:
     raise ImportError("`kerv_jax.optim` needs Optax: pip install optax") from error
-  if not isinstance(eta, numbers.Real) or not eta > 0:
+  if not _is_positive(eta):
     raise ValueError(f"`eta` must be a positive number, got {eta!r}")
 
   def scale(gradient: jax.Array) -> jax.Array:
@@ -65,3 +66,13 @@ def scale_by_adder_rate(eta: float = 0.2, mask: Any = None) -> Any:
 
   transformation = optax.stateless(lambda updates, params: jax.tree.map(scale, updates))
   return transformation if mask is None else optax.masked(transformation, mask)
+
+
+def _is_positive(value: Any) -> bool:
+  """Whether it is a positive number, as far as it is known: not of one that is being traced."""
+  if isinstance(value, Tracer):
+    return True
+  try:
+    return 0 < float(value) < math.inf and not isinstance(value, str)
+  except (TypeError, ValueError):
+    return False

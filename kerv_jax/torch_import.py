@@ -220,6 +220,8 @@ def _names(
   for original, value in state_dict.items():
     name = original.removeprefix("module.") if parallel else original
     name = rename(name) if rename is not None else name
+    if not isinstance(name, str):
+      raise TypeError(f"`rename` must return a name, got {name!r} for {original!r}")
     if name.split(".")[-1] == "num_batches_tracked":
       continue
     if name in result:
@@ -230,16 +232,25 @@ def _names(
 
 def _as_numpy(name: str, value: Any) -> np.ndarray:
   """An array, or a tensor wherever it is and whatever its dtype, as an array."""
-  if hasattr(value, "detach"):
-    value = value.detach().cpu()
-    if "bfloat16" in str(value.dtype):  # NumPy has none
-      value = value.float()
-  array = np.asarray(value)
+  try:
+    array = _converted(value)
+  except (TypeError, ValueError, RuntimeError, NotImplementedError) as error:  # PyTorch's, of many
+    raise TypeError(
+      f"`state_dict` has an entry that is no dense array, {name!r}: {error}"
+    ) from error
   if array.dtype != bool and not jax.numpy.issubdtype(array.dtype, jax.numpy.number):
     raise TypeError(f"`state_dict` must map names to arrays, got {value!r} for {name!r}")
   if np.iscomplexobj(array):
     raise TypeError(f"`state_dict` must have real arrays, got {array.dtype} for {name!r}")
   return array
+
+
+def _converted(value: Any) -> np.ndarray:
+  if hasattr(value, "detach"):
+    value = value.detach().cpu()
+    if value.dtype.itemsize <= 2 and value.dtype.is_floating_point:  # NumPy has not all of these
+      value = value.float()
+  return np.asarray(value)
 
 
 def _torch_name(modules: Sequence[str], name: str) -> str:

@@ -253,6 +253,9 @@ def test_rows_of_another_protocol_are_refused(tmp_path):
   assert Rows(tmp_path).protocol == Protocol(data="a")
   with pytest.raises(UsageError, match="there are no rows"):
     Rows(tmp_path / "nothing")
+  (tmp_path / "protocol.json").unlink()
+  with pytest.raises(UsageError, match=r"there are rows but no protocol\.json in"):
+    Rows(tmp_path)
 
 
 @pytest.mark.parametrize("line", ["{", '{"id": "x"}', '{"id": "x", "kind": "y", "spec": {}}'])

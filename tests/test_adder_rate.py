@@ -73,10 +73,19 @@ def test_an_adder_layer_learns_its_teacher():
   assert losses[-1] < 0.05 * losses[0]
 
 
-@pytest.mark.parametrize("eta", [0.0, -1.0, float("nan"), "a", None])
+@pytest.mark.parametrize("eta", [0.0, -1.0, float("nan"), float("inf"), "0.2", None])
 def test_eta_must_be_positive(eta):
   with pytest.raises(ValueError, match="`eta`"):
     scale_by_adder_rate(eta)
+
+
+def test_eta_may_be_an_array_or_scheduled():
+  gradient = jnp.array([3.0, -4.0])
+  expected = scale_by_adder_rate(0.3).update(gradient, optax.EmptyState())[0]
+  injected = optax.inject_hyperparams(scale_by_adder_rate)(eta=0.3)
+  for optimizer in (scale_by_adder_rate(jnp.float32(0.3)), injected):  # pyright: ignore
+    update = jax.jit(optimizer.update)
+    assert_allclose(update(gradient, optimizer.init(gradient))[0], expected, rtol=1e-6, atol=0)
 
 
 def test_without_optax_the_error_says_what_to_install(monkeypatch):

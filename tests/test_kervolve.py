@@ -466,7 +466,7 @@ class Members(nn.Module):
 
   def steps(self, x):
     try:
-      factor = yield self.a(x)
+      factor = (yield self.a(x)) or 1
       yield self.a(factor * x)
     except KeyError:
       yield self.a(-x)
@@ -494,6 +494,44 @@ def test_properties_and_generators_of_a_bound_model():
     Members().bind(variables).of_x,
   )
   assert inspect.signature(type(model).steps) == inspect.signature(Members.steps)
+  wrong = kervolve(Members(), GAUSSIAN, "b").bind(variables)
+  with pytest.raises(ValueError, match="'b' chooses no convolution"):
+    list(wrong.steps(X))
+  with pytest.raises(ValueError, match="'b' chooses no convolution"):
+    _ = wrong.of_x
+
+
+class Coder(nn.Module):
+  """Two halves with methods of their own."""
+
+  def setup(self):
+    self.a, self.b = Conv(3, (3, 3)), Conv(3, (3, 3))
+
+  def encode(self, x):
+    return self.a(x)
+
+  def decode(self, x):
+    return self.b(x)
+
+  def __call__(self, x):
+    return self.decode(self.encode(x))
+
+
+def test_parameters_of_one_method_at_a_time():
+  model = kervolve(Coder(), GAUSSIAN, ["a", "b"])
+  assert set(model.init(KEY, X, method="encode")["params"]) == {"a"}
+  assert set(model.init(KEY, X, method=Coder.decode)["params"]) == {"b"}
+  assert "1 of 1" in kervolve(Coder(), GAUSSIAN, ["a", "b"]).summary(X, method="decode")
+  variables = model.init(KEY, X)
+  same(model.apply(variables, X, method="decode"), model.bind(variables).decode(X))
+  wrong = kervolve(Coder(), GAUSSIAN, ["a", "c"])
+  for run in (wrong.init, wrong.init_with_output):
+    with pytest.raises(ValueError, match="'c' chooses no convolution"):
+      run(KEY, X)
+  with pytest.raises(ValueError, match="'c' chooses no convolution"):
+    wrong.summary(X)
+  with pytest.raises(ValueError, match="'c' chooses no convolution"):
+    wrong.apply(variables, X, method="encode")
 
 
 class NamedScope(nn.Module):
@@ -795,6 +833,29 @@ class Own(nn.Conv):
     )
 
 
+class OwnAroundAnother(Own):
+  """The same, with a convolution inside that can be replaced."""
+
+  @nn.compact
+  def __call__(self, inputs):
+    kernel = self.param("kernel", self.kernel_init, (1, 1, 3, self.features))
+    return lax.conv_general_dilated(
+      Conv(3, (1, 1), name="inner")(inputs),
+      kernel,
+      (1, 1),
+      "SAME",
+      dimension_numbers=("NHWC", "HWIO", "NHWC"),
+    )
+
+
+def test_a_convolution_does_not_ask_for_the_one_around_it():
+  model = nn.Sequential([OwnAroundAnother(4, (1, 1))])
+  for _ in range(2):
+    with pytest.raises(ValueError, match="OwnAroundAnother at 'layers_0' cannot be replaced"):
+      kervolve(model, GAUSSIAN).init(KEY, X)
+  kervolve(model, GAUSSIAN, "*/inner").init(KEY, X)
+
+
 def test_subclasses_of_the_convolution():
   layer = Standardised(4, (3, 3))
   variables = random_variables(layer, X)
@@ -889,6 +950,7 @@ blocks_1/a  Conv 3x3, 3 features  Gaussian(gamma=0.1)  gamma
 2 of 5 convolutions"""
   assert model.summary(X) == expected
   assert model.summary() == expected
+  assert model.summary(X, rngs=KEY) == model.summary(X, rngs={"params": KEY}) == expected
   other = kervolve(Net(), GAUSSIAN, "*/a", learnable=True)
   jax.eval_shape(lambda: other.init(KEY, X))
   assert other.summary() == expected

@@ -557,6 +557,25 @@ class Own(nnx.Conv):
     )
 
 
+class OwnAroundAnother(Own):
+  """The same, with a convolution inside that can be replaced."""
+
+  def __init__(self, *args, rngs, **options):
+    super().__init__(*args, rngs=rngs, **options)
+    self.inner = Conv(3, 3, (1, 1), rngs=rngs)
+
+  def __call__(self, inputs):
+    return super().__call__(self.inner(inputs))
+
+
+def test_a_convolution_does_not_ask_for_the_one_around_it():
+  model = OwnAroundAnother(3, 4, (3, 3), rngs=rngs())
+  for _ in range(2):
+    with pytest.raises(ValueError, match="of OwnAroundAnother cannot be replaced"):
+      kerv_nnx.kervolve(model, GAUSSIAN)(X)
+  kerv_nnx.kervolve(model, GAUSSIAN, "inner")(X)
+
+
 def test_subclasses_of_the_convolution():
   layer = Doubled(3, 4, (3, 3), **OPTIONS, rngs=rngs())
   model = kerv_nnx.kervolve(nnx.Sequential(layer), GAUSSIAN, learnable=True)

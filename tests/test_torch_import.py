@@ -156,6 +156,20 @@ def test_everything_that_does_not_fit_is_listed():
       torch_import.from_state_dict(fake(variables) | {"conv1.bias": value}, variables)
 
 
+def test_tensors_that_are_no_dense_arrays_are_named(torch):
+  layer = KervConv(2, (1,), use_bias=False, kernel_fn=kernels.Linear())
+  variables = shapes(layer, jnp.zeros((1, 4, 3)))
+  weight = torch.ones(2, 3, 1)
+  for value in (weight.to_sparse(), weight.to("meta"), None):
+    with pytest.raises(TypeError, match="'weight'"):
+      torch_import.from_state_dict({"weight": value}, variables)
+  eighth = weight.to(torch.float8_e4m3fn)
+  loaded = torch_import.from_state_dict({"weight": eighth}, variables)
+  assert_array_equal(loaded["params"]["kernel"], np.ones((1, 3, 2)))
+  with pytest.raises(TypeError, match="`rename` must return a name, got None for 'weight'"):
+    torch_import.from_state_dict({"weight": weight}, variables, rename=lambda name: None)
+
+
 def test_what_is_kept():
   model = Small(functools.partial(KervConv, kernel_fn=kernels.Sigmoid(0.5, 0.25), learnable=True))
   variables = jax.jit(model.init)(KEY, IMAGES)

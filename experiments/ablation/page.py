@@ -64,7 +64,7 @@ def readme_section(evidence: Evidence, folder: str, plots: Sequence[str]) -> str
     cells += [tables.accuracy(tuned), tables.steps(tuned)] if tuned else ["", ""]
     body.append(cells)
   parts = [
-    texts.README.format(seeds=most),
+    texts.README.format(seeds=f"{most} seed" if most == 1 else f"{most} seeds"),
     tables.table(head, body),
   ]
   if BOTH_RATES in plots:

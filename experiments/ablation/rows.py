@@ -34,9 +34,8 @@ class Rows:
     self.folder = Path(folder)
     found = self._read_protocol()
     if protocol is None and found is None:
-      raise UsageError(
-        f"there are no rows in {str(folder)!r}: `python -m experiments ablation all`"
-      )
+      what = f"rows but no {PROTOCOL}" if (self.folder / ROWS).exists() else "no rows"
+      raise UsageError(f"there are {what} in {str(folder)!r}: `python -m experiments ablation all`")
     if protocol is not None and found is not None and protocol != found:
       names = [field.name for field in dataclasses.fields(Protocol)]
       differ = [

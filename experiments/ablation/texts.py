@@ -57,8 +57,8 @@ TRANSFER = _flow("""
 README = _flow("""
   LeNet-5 on MNIST with a kervolution as its first layer (conv-kerv: as its second, kerv-kerv: as
   both): by the paper's protocol (learning rate 0.003) and with each network's own learning rate,
-  chosen on held-out training images. Mean ± standard deviation [95 % interval of the mean] with
-  {seeds} seeds or fewer.
+  chosen on held-out training images. Mean ± standard deviation [95 % interval of the mean], of
+  at most {seeds}.
 """)
 
 INTRODUCTIONS = {

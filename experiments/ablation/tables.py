@@ -62,7 +62,7 @@ def accuracy(runs: Mapping[int, Row]) -> str:
 
 
 def steps(runs: Mapping[int, Row], name: str = "steps_to_target", digits: int = 0) -> str:
-  """Mean, standard deviation and interval of a time to the target.
+  """Mean and standard deviation of a time to the target.
 
   Args:
     runs: by seed.
@@ -71,24 +71,23 @@ def steps(runs: Mapping[int, Row], name: str = "steps_to_target", digits: int = 
   """
   values = [value for value in column(runs, name) if value is not None]
   never = len(runs) - len(values)
-  text = spread(values, digits) if values else ""
-  return text + (f" (never in {never})" if never else "")
+  text = spread(values, digits, interval=False) if values else ""
+  return f"{text} (never in {never})".lstrip() if never else text
 
 
-def spread(values: Sequence[float], digits: int) -> str:
+def spread(values: Sequence[float], digits: int, *, interval: bool = True) -> str:
   """Mean, standard deviation and 95 % interval.
 
   Args:
     values: one for each run, at least one.
     digits: after the point.
+    interval: whether that is told too.
   """
   summary = Summary.of(values)
   if summary.number == 1:
     return f"{summary.mean:,.{digits}f}"
-  return (
-    f"{summary.mean:,.{digits}f} ± {summary.sd:,.{digits}f} "
-    f"[{summary.low:,.{digits}f}, {summary.high:,.{digits}f}]"
-  )
+  text = f"{summary.mean:,.{digits}f} ± {summary.sd:,.{digits}f}"
+  return text + (f" [{summary.low:,.{digits}f}, {summary.high:,.{digits}f}]" if interval else "")
 
 
 def trainings(evidence: Evidence, study: str) -> str:

@@ -31,7 +31,8 @@ PROTOCOL = _flow("""
   training and {test} test images. The accuracy is that after the last epoch. The test set is
   evaluated six times an epoch in the first three epochs and until 98 % are reached, then once.
   Seconds are of training steps alone, on a machine that was shared with other work: they compare
-  within one run, no further. Numbers are mean ± standard deviation [95 % interval of the mean].
+  within one run, no further. Numbers are mean ± standard deviation [95 % interval of the mean];
+  of times to 98 %, which compare by their quotients, without the interval.
 """)
 
 RULES = _flow(f"""
@@ -57,8 +58,8 @@ TRANSFER = _flow("""
 README = _flow("""
   LeNet-5 on MNIST with a kervolution as its first layer (conv-kerv: as its second, kerv-kerv: as
   both): by the paper's protocol (learning rate 0.003) and with each network's own learning rate,
-  chosen on held-out training images. Mean ± standard deviation [95 % interval of the mean], of
-  at most {seeds}.
+  chosen on held-out training images. Mean ± standard deviation, of accuracies [95 % interval
+  of the mean], of at most {seeds}.
 """)
 
 INTRODUCTIONS = {

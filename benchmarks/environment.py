@@ -8,6 +8,8 @@ from typing import Any
 
 import jax
 
+from experiments.machine import processor
+
 
 def environment() -> dict[str, Any]:
   """Machine, versions and commit, for the head of a file of results."""
@@ -20,23 +22,13 @@ def environment() -> dict[str, Any]:
       continue
   return {
     "backend": jax.default_backend(),
-    "device": device.device_kind if device.platform != "cpu" else _processor(),
+    "device": device.device_kind if device.platform != "cpu" else processor(),
     "cores": os.cpu_count(),
     "system": f"{platform.system()} {platform.machine()}",
     "python": platform.python_version(),
     "versions": versions,
     "commit": _commit(),
   }
-
-
-def _processor() -> str:
-  """The processor's name."""
-  try:
-    with open("/proc/cpuinfo") as info:
-      names = [line.split(":", 1)[1].strip() for line in info if line.startswith("model name")]
-    return names[0]
-  except (OSError, IndexError):
-    return platform.processor() or platform.machine()
 
 
 def _commit() -> str | None:

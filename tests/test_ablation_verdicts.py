@@ -14,6 +14,7 @@ from experiments.ablation.protocol import Protocol, Training, identity
 from experiments.ablation.rows import Rows
 from experiments.ablation.summary import Summary, difference, ratio
 from experiments.ablation.verdicts import (
+  Answer,
   Finding,
   Outcome,
   alone,
@@ -26,6 +27,8 @@ from experiments.ablation.verdicts import (
   shared_level,
   some,
 )
+
+YES, NO, UNDECIDED, MISSING = Answer
 
 
 def runs(values, name="steps"):
@@ -56,91 +59,125 @@ def test_ratios_and_differences_are_of_pairs():
 
 
 @pytest.mark.parametrize(
-  ("fast", "slow", "factor", "true"),
+  ("fast", "slow", "factor", "answer"),
   [
-    ((500, 500, 600), (1000, 1000, 1100), 2.0, True),
-    ((500, 500, 500), (1900, 1900, 2000), 2.0, True),  # more than claimed
-    ((1000, 1000, 1000), (1300, 1300, 1300), 2.0, False),  # faster, but not twice as fast
-    ((1000, 1000, 1000), (1600, 1600, 1600), 1.0, True),
-    ((1000, 1000, 1000), (1100, 900, 1000), 1.0, False),
-    ((500, None, 500), (1900, 1900, 1900), 1.0, False),  # not every run gets there
-    ((500, 500, 500), (None, None, None), 2.0, True),
-    ((None, None, None), (None, None, None), 1.0, False),
-    ((500, 500), (1000, 1000), 2.0, None),
+    ((500, 500, 600), (1000, 1000, 1100), 2.0, YES),
+    ((500, 500, 500), (1900, 1900, 2000), 2.0, YES),  # more than claimed
+    ((1000, 1000, 1000), (1300, 1300, 1300), 2.0, NO),  # faster, but not twice as fast
+    ((1000, 1000, 1000), (1300, 1700, 2100), 2.0, UNDECIDED),  # faster, perhaps twice as fast
+    ((1000, 1000, 1000), (1600, 1600, 1600), 1.0, YES),
+    ((1000, 1000, 1000), (1100, 900, 1000), 1.0, UNDECIDED),
+    ((1600, 1600, 1600), (1000, 1000, 1000), 1.0, NO),
+    ((1900, 1900, 1900), (1900, 1900, 1900), 1.0, NO),
+    ((500, None, 500), (1900, 1900, 1900), 1.0, NO),  # not every run gets there
+    ((500, 500, 500), (None, None, None), 2.0, YES),
+    ((None, None, None), (None, None, None), 1.0, NO),
+    ((500, 500), (1000, 1000), 2.0, MISSING),
   ],
 )
-def test_faster(fast, slow, factor, true):
-  assert faster(runs(fast), runs(slow), factor).true is true
+def test_faster(fast, slow, factor, answer):
+  assert faster(runs(fast), runs(slow), factor).answer is answer
+
+
+def test_a_run_that_diverged_does_not_reach_the_target():
+  good, lost = runs((500,) * 3), runs((1000,) * 3)
+  lost[0] = training(None, steps=None, curve={"steps": [0], "accuracy": [0.1]})  # at once
+  lost[1] = training(None, steps=200)  # after it had reached it
+  assert faster(lost, good, 1.0).answer is NO
+  finding = faster(good, lost, 1.0)
+  assert "3.17 times as many steps" in finding.numbers  # of 2,000, 2,000 and 1,000
+  assert "the other does not reach 98 % in 2 of 3 runs" in finding.numbers
 
 
 def test_seeds_that_only_one_network_has_do_not_count():
   fast, slow = runs((500, 500, 500, 500)), runs((1000, 1000, 1000, 1000))
   del fast[0], slow[3]
   finding = faster(fast, slow, 2.0)
-  assert finding.true is None
+  assert finding.answer is MISSING
   assert "2 of at least 3 seeds" in finding.numbers
 
 
 def test_steps_are_known_but_for_the_time_between_evaluations():
   # 1.1 times as many, in every run: one evaluation apart
-  assert faster(runs((1000,) * 3), runs((1100,) * 3), 1.0).true is False
+  assert faster(runs((1000,) * 3), runs((1100,) * 3), 1.0).answer is UNDECIDED
 
 
 @pytest.mark.parametrize(
-  ("ours", "theirs", "true"),
+  ("ours", "theirs", "answer"),
   [
-    ((0.991, 0.992, 0.993), (0.989, 0.990, 0.991), True),
-    ((0.991, 0.985, 0.993), (0.989, 0.990, 0.991), False),
-    ((0.991, None, 0.993), (0.989, 0.990, 0.991), False),  # diverged
-    ((0.991, 0.992), (0.989, 0.990), None),
+    ((0.991, 0.992, 0.993), (0.989, 0.990, 0.991), YES),
+    ((0.991, 0.985, 0.993), (0.989, 0.990, 0.991), UNDECIDED),
+    ((0.9895, 0.9905, 0.9915), (0.989, 0.990, 0.991), YES),
+    ((0.989, 0.990, 0.991), (0.9895, 0.9905, 0.9915), NO),
+    ((0.991, None, 0.993), (0.989, 0.990, 0.991), NO),  # diverged
+    ((0.991, 0.992), (0.989, 0.990), MISSING),
   ],
 )
-def test_more_accurate(ours, theirs, true):
-  assert more_accurate(runs(ours, "accuracy"), runs(theirs, "accuracy")).true is true
+def test_more_accurate(ours, theirs, answer):
+  assert more_accurate(runs(ours, "accuracy"), runs(theirs, "accuracy")).answer is answer
 
 
-def test_same_accuracy_needs_the_whole_interval_within_the_margin():
-  ours = runs((0.9901, 0.9902, 0.9903), "accuracy")
-  assert same_accuracy(ours, runs((0.9900, 0.9902, 0.9904), "accuracy"), 0.002).true is True
-  assert same_accuracy(ours, runs((0.9950, 0.9951, 0.9953), "accuracy"), 0.002).true is False
-  assert same_accuracy(ours, runs((0.9850, 0.9951, 0.9903), "accuracy"), 0.002).true is False
+@pytest.mark.parametrize(
+  ("theirs", "answer"),
+  [
+    ((0.9900, 0.9902, 0.9904), YES),
+    ((0.9950, 0.9951, 0.9953), NO),
+    ((0.9850, 0.9851, 0.9853), NO),
+    ((0.9850, 0.9951, 0.9903), UNDECIDED),
+    ((0.9900, 0.9902, None), NO),
+    ((0.9900, 0.9902), MISSING),
+  ],
+)
+def test_same_accuracy_needs_the_whole_interval_within_the_margin(theirs, answer):
+  ours, theirs = runs((0.9901, 0.9902, 0.9903), "accuracy"), runs(theirs, "accuracy")
+  assert same_accuracy(ours, theirs, 0.002).answer is answer
+  assert same_accuracy(theirs, ours, 0.002).answer is answer
 
 
 def test_an_accuracy_of_the_paper_is_one_run():
   ours = runs((0.9910, 0.9911, 0.9912), "accuracy")  # another run in [0.9906, 0.9916]
-  assert [reaches(ours, value).true for value in (0.98, 0.9915, 0.9920)] == [True, True, False]
-  assert [has(ours, value).true for value in (0.98, 0.9915, 0.9920)] == [False, True, False]
-  assert reaches({0: ours[0]}, 0.98).true is None
+  values = 0.98, 0.9915, 0.9925
+  assert [reaches(ours, value).answer for value in values] == [YES, YES, NO]
+  assert [has(ours, value).answer for value in values] == [NO, YES, NO]
+  scattered = runs((0.980, 0.985, 0.987), "accuracy")  # another run in [0.966, 1.002]
+  assert [reaches(scattered, value).answer for value in (0.98, 0.9920)] == [YES, UNDECIDED]
+  assert [has(scattered, value).answer for value in (0.98, 0.9841)] == [UNDECIDED, YES]
+  assert reaches({0: ours[0]}, 0.98).answer is MISSING
+  lost = runs((0.985, 0.984, None), "accuracy")
+  assert [rule(lost, 0.5).answer for rule in (reaches, has)] == [NO, NO]
 
 
 def test_outcomes():
-  yes, no, unknown = (Finding(true, "n") for true in (True, False, None))
-  assert [alone(each).outcome for each in (yes, no, unknown)] == [
+  findings = [Finding(answer, "n") for answer in Answer]
+  assert [alone(each).outcome for each in findings] == [
     Outcome.HOLDS,
     Outcome.FAILS,
+    Outcome.UNDECIDED,
     Outcome.OPEN,
   ]
   both = {
-    (each.true, other.true): at_both_rates(each, other).outcome
-    for each in (yes, no, unknown)
-    for other in (yes, no, unknown)
+    (each.answer, other.answer): at_both_rates(each, other).outcome
+    for each in findings
+    for other in findings
   }
-  assert both[True, True] is Outcome.HOLDS
-  assert both[True, False] is Outcome.PAPER_ONLY
-  assert both[False, True] is Outcome.TUNED_ONLY
-  assert both[False, False] is Outcome.FAILS
-  assert all(outcome is Outcome.OPEN for pair, outcome in both.items() if None in pair)
+  assert both.pop((YES, YES)) is Outcome.HOLDS
+  assert both.pop((YES, NO)) is Outcome.PAPER_ONLY
+  assert both.pop((NO, YES)) is Outcome.TUNED_ONLY
+  assert both.pop((NO, NO)) is Outcome.FAILS
+  for pair, outcome in both.items():
+    assert outcome is (Outcome.OPEN if MISSING in pair else Outcome.UNDECIDED)
 
 
 def test_one_of_several_needs_wider_intervals():
-  yes, no, unknown = (Finding(true, "n") for true in (True, False, None))
-  assert some({"a": no, "b": yes}) == Finding(True, "b: n")
-  assert some({"a": no, "b": no}).true is False
-  assert some({"a": yes, "b": unknown}) == Finding(None, "without b")
+  yes, no, unknown, missing = (Finding(answer, "n") for answer in Answer)
+  assert some({"a": no, "b": yes, "c": unknown}) == Finding(YES, "b: n")
+  assert some({"a": no, "b": unknown}) == Finding(UNDECIDED, "b: n")
+  assert some({"a": no, "b": no}).answer is NO
+  assert some({"a": yes, "b": missing}) == Finding(MISSING, "without b")
   ours, theirs = runs((0.9910, 0.9914, 0.9918), "accuracy"), runs((0.9900,) * 3, "accuracy")
-  assert more_accurate(ours, theirs).true is True  # t(0.975, 2) = 4.3
+  assert more_accurate(ours, theirs).answer is YES  # t(0.975, 2) = 4.3
   np.testing.assert_allclose(shared_level(7), 1 - 0.05 / 7)
-  assert more_accurate(ours, theirs, shared_level(7)).true is False  # t(0.9964, 2) = 11.8
+  assert more_accurate(ours, theirs, shared_level(7)).answer is UNDECIDED  # t(0.9964, 2) = 11.8
 
 
 def test_robustness_is_compared_where_the_cnn_has_the_papers_accuracy():
@@ -152,12 +189,12 @@ def test_robustness_is_compared_where_the_cnn_has_the_papers_accuracy():
   assert epsilon is not None
   mean = np.mean([robustness.accuracy_at(row, epsilon) for row in attacks["cnn"].values()])
   np.testing.assert_allclose(mean, robustness.PAPER_ATTACKED["cnn"], atol=1e-9)
-  assert robustness.more_robust(attacks, "l1").true is True
-  assert robustness.more_robust(attacks, "l2").true is False
-  assert robustness.more_robust_to_pgd(attacks, "l1", 0.1).true is True
+  assert robustness.more_robust(attacks, "l1").answer is YES
+  assert robustness.more_robust(attacks, "l2").answer is NO
+  assert robustness.more_robust_to_pgd(attacks, "l1", 0.1).answer is YES
   del attacks["l1"][2]
-  assert robustness.more_robust(attacks, "l1").true is None
-  assert robustness.masked(attacks, "l2").true is None
+  assert robustness.more_robust(attacks, "l1").answer is MISSING
+  assert robustness.masked(attacks, "l2").answer is MISSING
 
 
 def test_signs_of_masked_gradients():
@@ -167,12 +204,12 @@ def test_signs_of_masked_gradients():
       for arm in studies.ATTACKED
     }
 
-  assert robustness.masked(attacks(), "l1").true is False
+  assert robustness.masked(attacks(), "l1").answer is NO
   by_transfer = attacks()
   for row in by_transfer["cnn"].values():
     row["transfer"]["l1"]["fgsm"]["0.2"] -= 0.3
   assert "FGSM made for cnn leaves" in robustness.masked(by_transfer, "l1").numbers
-  assert robustness.masked(by_transfer, "l2").true is False
+  assert robustness.masked(by_transfer, "l2").answer is NO
   by_steps = attacks()
   for row in by_steps["l1"].values():
     row["white_box"]["pgd"]["0.1"] = 0.95
@@ -189,7 +226,8 @@ def test_signs_of_masked_gradients():
 
 def test_every_claim_is_decided_by_complete_rows_and_by_no_others(tmp_path):
   complete = Evidence(fill(Rows(tmp_path / "all", Protocol())).all())
-  assert not [claim.text for claim in CLAIMS if claim.decide(complete).outcome is Outcome.OPEN]
+  outcomes = {claim.text: claim.decide(complete).outcome for claim in CLAIMS}
+  assert Outcome.OPEN not in outcomes.values()
   assert not any(complete.missing(study) for study in studies.STUDIES)
   two = fill(Rows(tmp_path, Protocol()), seeds=(0, 1), studies=set(studies.STUDIES) - {"fgsm"})
   some = Evidence(two.all())

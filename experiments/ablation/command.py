@@ -10,10 +10,10 @@ import tyro
 from experiments import UsageError
 from experiments.ablation import dataset, studies
 from experiments.ablation.arms import arm
-from experiments.ablation.protocol import RATE, Protocol, Spec, Training
+from experiments.ablation.protocol import FIXED, RATE, Protocol, Spec, Training
 from experiments.ablation.rows import Row, Rows
 from experiments.ablation.runner import Runner
-from experiments.ablation.worker import Job
+from experiments.ablation.worker import DATA, Job
 
 Name = Literal[
   "kernels",
@@ -51,7 +51,7 @@ class AblationCommand:
   """Short, with the score on a held-out part of the training set, of run alone."""
   again: bool = False
   """Make rows that are there once more, and say whether they are the same; they stay."""
-  data: str = "mnist"
+  data: str = DATA
   """A set of TensorFlow Datasets, or a Keras-style .npz file; of the same examples either makes the
   same rows."""
   data_dir: str | None = None
@@ -100,7 +100,7 @@ class AblationCommand:
     Args:
       digest: of the data set.
     """
-    names = [field.name for field in dataclasses.fields(Protocol) if field.name != "data"]
+    names = [field.name for field in dataclasses.fields(Protocol) if field.name not in FIXED]
     return Protocol(**{name: getattr(self, name) for name in names}, data=digest)
 
   def arms_by_study(self) -> dict[str, Sequence[str]]:

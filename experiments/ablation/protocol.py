@@ -16,6 +16,13 @@ HELD_OUT = 0.1
 """Part of each class of the training set that learning rates are chosen on."""
 TARGET = 0.98
 """Accuracy to which the time is taken."""
+DEFINITIONS = 1
+"""To be counted up with every change of what a row of the same options would be: then old rows are
+not taken for new ones."""
+
+
+FIXED = ("data", "definitions")
+"""Fields of a protocol that are no options."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,6 +36,7 @@ class Protocol:
     train_examples: the first so many of the training set; None is all.
     test_examples: the first so many of the test set; None is all.
     data: digest of the data set.
+    definitions: number of what is fixed in the code: networks, target, held-out part, milestones.
   """
 
   epochs: int = 20
@@ -37,6 +45,7 @@ class Protocol:
   train_examples: int | None = None
   test_examples: int | None = None
   data: str = ""
+  definitions: int = DEFINITIONS
 
   def check(self) -> None:
     """Raises a UsageError for the first number that will not do."""
@@ -50,7 +59,7 @@ class Protocol:
     given: list[str] = []
     for field in dataclasses.fields(self):
       value = getattr(self, field.name)
-      if field.name != "data" and value != field.default:
+      if field.name not in FIXED and value != field.default:
         given += [f"--{field.name.replace('_', '-')}", str(value)]
     return given
 
@@ -72,16 +81,17 @@ class Training:
   rate: float = RATE
   search: bool = False
 
-  def command(self, protocol: Protocol) -> str:
+  def command(self, protocol: Protocol, *source: str) -> str:
     """The command that makes the run again.
 
     Args:
       protocol: of the run.
+      *source: options that say where the data are.
     """
     words = ["python", "-m", "experiments", "ablation", "run", "--arms", self.arm]
     words += ["--seeds", str(self.seed), "--rate", repr(self.rate)]
     words += ["--search"] if self.search else []
-    return shlex.join([*words, *protocol.options(), "--again"])
+    return shlex.join([*words, *protocol.options(), *source, "--again"])
 
   def stem(self) -> str:
     """A file name for its weights."""
@@ -106,15 +116,16 @@ class Attack:
   target_seed: int
   examples: int | None = None
 
-  def command(self, protocol: Protocol) -> str:
+  def command(self, protocol: Protocol, *source: str) -> str:
     """The command that makes the row again.
 
     Args:
       protocol: of the networks' training.
+      *source: options that say where the data are.
     """
     words = ["python", "-m", "experiments", "ablation", "attack", "--arms", self.arm]
     words += ["--seeds", str(self.seed)]
-    return shlex.join([*words, *protocol.options(), "--again"])
+    return shlex.join([*words, *protocol.options(), *source, "--again"])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,15 +140,16 @@ class Filters:
   arm: str
   seed: int
 
-  def command(self, protocol: Protocol) -> str:
+  def command(self, protocol: Protocol, *source: str) -> str:
     """The command that makes the row again.
 
     Args:
       protocol: of the network's training.
+      *source: options that say where the data are.
     """
     words = ["python", "-m", "experiments", "ablation", "filters", "--arms", self.arm]
     words += ["--seeds", str(self.seed)]
-    return shlex.join([*words, *protocol.options(), "--again"])
+    return shlex.join([*words, *protocol.options(), *source, "--again"])
 
 
 Spec = Training | Attack | Filters

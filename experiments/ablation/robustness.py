@@ -8,12 +8,14 @@ import numpy as np
 from experiments.ablation.evidence import FEWEST
 from experiments.ablation.rows import Row
 from experiments.ablation.studies import ATTACKED
-from experiments.ablation.summary import difference
-from experiments.ablation.verdicts import Finding
+from experiments.ablation.summary import Summary, difference
+from experiments.ablation.verdicts import Answer, Finding
 
 PAPER_CLEAN = {"cnn": 0.9917, "l1": 0.9912, "l2": 0.9911}
 PAPER_ATTACKED = {"cnn": 0.7192, "l1": 0.7408, "l2": 0.7636}
 """Table 1."""
+NO_MORE_ROBUST = 0.01
+"""Difference of accuracies under attack that is none."""
 SLACK = 0.005
 """Part of the examples by which an attack may beat a stronger one by chance."""
 
@@ -86,7 +88,7 @@ def accuracy_at(row: Row, epsilon: float) -> float:
 def more_robust(attacks: Attacks, arm: str) -> Finding:
   """Whether a network is more accurate than the CNN under FGSM, at the epsilon of table 1.
 
-  True if the 95 % interval of the difference, seed by seed, lies above 0.
+  Yes if the 95 % interval of the difference, seed by seed, lies above 0; no if below one point.
 
   Args:
     attacks: by arm and seed.
@@ -95,20 +97,20 @@ def more_robust(attacks: Attacks, arm: str) -> Finding:
   epsilon = paper_epsilon(attacks["cnn"])
   seeds = sorted(attacks[arm].keys() & attacks["cnn"].keys())
   if len(seeds) < FEWEST:
-    return Finding(None, f"{len(seeds)} of at least {FEWEST} seeds")
+    return Finding(Answer.MISSING, f"{len(seeds)} of at least {FEWEST} seeds")
   if epsilon is None:
-    return Finding(None, "the CNN's accuracy does not get to the paper's")
+    return Finding(Answer.MISSING, "the CNN's accuracy does not get to the paper's")
   ours, theirs = ([accuracy_at(attacks[n][seed], epsilon) for seed in seeds] for n in (arm, "cnn"))
   gap = difference(ours, theirs)
   return Finding(
-    gap.low > 0,
+    _answer(gap),
     f"at epsilon {epsilon:.3f}: {100 * np.mean(ours):.2f} % against {100 * np.mean(theirs):.2f} %, "
     f"{100 * gap.mean:+.2f} points [{100 * gap.low:+.2f}, {100 * gap.high:+.2f}]",
   )
 
 
 def more_robust_to_pgd(attacks: Attacks, arm: str, epsilon: float) -> Finding:
-  """Whether a network is more accurate than the CNN under PGD.
+  """Whether a network is more accurate than the CNN under PGD, decided as for FGSM.
 
   Args:
     attacks: by arm and seed.
@@ -117,17 +119,24 @@ def more_robust_to_pgd(attacks: Attacks, arm: str, epsilon: float) -> Finding:
   """
   seeds = sorted(attacks[arm].keys() & attacks["cnn"].keys())
   if len(seeds) < FEWEST:
-    return Finding(None, f"{len(seeds)} of at least {FEWEST} seeds")
+    return Finding(Answer.MISSING, f"{len(seeds)} of at least {FEWEST} seeds")
   name = str(epsilon)
   ours, theirs = (
     [attacks[each][seed]["white_box"]["pgd"][name] for seed in seeds] for each in (arm, "cnn")
   )
   gap = difference(ours, theirs)
   return Finding(
-    gap.low > 0,
+    _answer(gap),
     f"PGD at epsilon {epsilon:g}: {100 * np.mean(ours):.2f} % against {100 * np.mean(theirs):.2f} "
     f"%, {100 * gap.mean:+.2f} points [{100 * gap.low:+.2f}, {100 * gap.high:+.2f}]",
   )
+
+
+def _answer(gap: Summary) -> Answer:
+  """What a difference of accuracies under attack decides."""
+  if gap.low > 0:
+    return Answer.YES
+  return Answer.NO if gap.high < NO_MORE_ROBUST else Answer.UNDECIDED
 
 
 def masked(attacks: Attacks, arm: str) -> Finding:
@@ -145,7 +154,7 @@ def masked(attacks: Attacks, arm: str) -> Finding:
     Athalye, Carlini, Wagner, "Obfuscated Gradients Give a False Sense of Security", ICML 2018.
   """
   if min(len(attacks[name]) for name in ATTACKED) < FEWEST:
-    return Finding(None, f"fewer than {FEWEST} seeds")
+    return Finding(Answer.MISSING, f"fewer than {FEWEST} seeds")
   signs = []
   epsilons, own = mean_curve(attacks[arm])
   steps, by_pgd = mean_curve(attacks[arm], "pgd")
@@ -171,10 +180,10 @@ def masked(attacks: Attacks, arm: str) -> Finding:
   without = float(np.mean([row["gradients"]["images_without"] for row in attacks[arm].values()]))
   if without >= 0.01:
     signs.append(f"the gradient of {100 * without:.1f} % of the images is 0")
-  text = "; ".join(signs) or f"none of the signs; PGD at epsilon {steps[-1]:g} leaves " + (
+  text = "; ".join(signs) or f"no sign of it; PGD at epsilon {steps[-1]:g} leaves " + (
     f"{100 * by_pgd[-1]:.1f} %"
   )
-  return Finding(bool(signs), text)
+  return Finding(Answer.YES if signs else Answer.NO, text)
 
 
 def gradient_lengths(rows: Mapping[int, Row]) -> Any:

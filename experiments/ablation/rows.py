@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import fcntl
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +25,16 @@ class Rows:
   Args:
     folder: of the results; it is made when the first row is added.
     protocol: that all rows share; None is the one of the folder.
+    source: options that say where the data are, for the commands of new rows.
 
   Raises:
     UsageError: if the folder's rows have another protocol, there is none, or a file is damaged.
   """
 
-  def __init__(self, folder: str | Path, protocol: Protocol | None = None):
-    self.folder = Path(folder)
+  def __init__(
+    self, folder: str | Path, protocol: Protocol | None = None, source: Sequence[str] = ()
+  ):
+    self.folder, self.source = Path(folder), source
     found = self._read_protocol()
     if protocol is None and found is None:
       what = f"rows but no {PROTOCOL}" if (self.folder / ROWS).exists() else "no rows"
@@ -107,7 +110,7 @@ class Rows:
       "id": identity(spec),
       "kind": type(spec).__name__.lower(),
       "spec": dataclasses.asdict(spec),
-      "command": spec.command(self.protocol),
+      "command": spec.command(self.protocol, *self.source),
     } | result
 
   def add_all(self, added: Iterable[Row]) -> None:

@@ -20,6 +20,8 @@ PAPER: dict[tuple[str, str], float] = {
   ("no-relu", "linear-polynomial-polynomial"): 0.9911,
 }
 """Accuracies that the paper gives in its text."""
+REFERENCES = {"controls": ("cnn", "polynomial", "gaussian", "sigmoid")}
+"""Networks of other studies that a table shows as well, to compare with."""
 ARRANGED = {"cnn": "conv-conv", "polynomial": "kerv-conv"}
 """What arms are called where arrangements are compared."""
 
@@ -102,10 +104,13 @@ def trainings(evidence: Evidence, study: str) -> str:
     "hyperparameters": "learnt value",
     "controls": "learning rate",
   }
+  arms = (*REFERENCES.get(study, ()), *STUDIES[study])
+  printed = any((study, arm) in PAPER for arm in arms)
   head = ["network", "seeds"] + ([extra[study]] if study in extra else [])
-  head += ["test accuracy, %", "paper", "steps to 98 %", "epochs to 98 %", "seconds to 98 %"]
+  head += ["test accuracy, %"] + (["paper"] if printed else [])
+  head += ["steps to 98 %", "epochs to 98 %", "seconds to 98 %"]
   body = []
-  for arm in STUDIES[study]:
+  for arm in arms:
     runs = evidence.runs(study, arm)
     if not runs:
       continue
@@ -117,10 +122,18 @@ def trainings(evidence: Evidence, study: str) -> str:
       used = column(runs, "learning_rate")
       cells.append(f"{used[0]:g}" if len(set(used)) == 1 else spread(used, 4))
     paper = PAPER.get((study, arm))
-    cells += [accuracy(runs), "" if paper is None else f"{100 * paper:.2f}"]
-    cells += [steps(runs), steps(runs, "epochs_to_target", 2), steps(runs, "seconds_to_target")]
+    cells += [accuracy(runs)]
+    cells += ["" if paper is None else f"{100 * paper:.2f}"] if printed else []
+    cells += [steps(runs), steps(runs, "epochs_to_target", 2), _seconds(runs)]
     body.append(cells)
   return table(head, body) if body else ""
+
+
+def _seconds(runs: Mapping[int, Row]) -> str:
+  """Seconds to the target, at the pace of the run that shared the machine least."""
+  paces = [row["seconds"] / last for row in runs.values() if (last := row["curve"]["steps"][-1])]
+  taken = [steps for steps in column(runs, "steps_to_target") if steps is not None]
+  return spread([steps * min(paces) for steps in taken], 0, interval=False) if taken else ""
 
 
 def searches(evidence: Evidence) -> str:

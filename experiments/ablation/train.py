@@ -20,10 +20,9 @@ from experiments.training import Trainer, to_device
 from kerv_jax.nn import hyperparameters
 
 MOMENTUM = 0.9
-FINE_EPOCHS = 3
-FINE = 6
-"""In the first `FINE_EPOCHS` epochs, and until the target is reached, there are so many evaluations
-in an epoch; then one."""
+FIRST, FINE, FINE_EPOCHS = 24, 6, 3
+"""There are `FIRST` evaluations in the first epoch of a run, whose time to the target is taken;
+`FINE` in an epoch up to `FINE_EPOCHS` and until the target is reached; then one."""
 
 
 def make_optimizer(total_steps: int) -> optax.GradientTransformation:
@@ -88,7 +87,9 @@ def train(
     images,
     to_device(test_set),
     order,
-    eval_every=lambda curve: next_evaluation(curve, per_epoch, TARGET),
+    eval_every=lambda curve: next_evaluation(
+      curve, per_epoch, TARGET, FINE if spec.search else FIRST
+    ),
     on_progress=on_progress,
   )
   spent = time.process_time() - start
@@ -127,18 +128,20 @@ def matched_rate(
   return spec.rate * other / own, norms
 
 
-def next_evaluation(curve: Curve, per_epoch: int, target: float) -> int:
+def next_evaluation(curve: Curve, per_epoch: int, target: float, first: int = FIRST) -> int:
   """Steps to the next evaluation.
 
   Args:
     curve: so far.
     per_epoch: steps in an epoch.
     target: accuracy to look for.
+    first: evaluations in the first epoch.
   """
   epoch, step = divmod(curve.steps[-1], per_epoch)
   if epoch >= FINE_EPOCHS and curve.reaches(target):
     return per_epoch - step
-  marks = [per_epoch * part // FINE for part in range(1, FINE + 1)]
+  parts = FINE if epoch else first
+  marks = [per_epoch * part // parts for part in range(1, parts + 1)]
   return next(mark for mark in marks if mark > step) - step
 
 

@@ -10,6 +10,15 @@ from experiments.ablation.rows import Row
 from experiments.ablation.summary import CONFIDENCE, Summary, difference, ratio
 
 
+class Answer(enum.Enum):
+  """Whether a statement is true of some runs."""
+
+  YES = "yes"
+  NO = "no"
+  UNDECIDED = "undecided"
+  MISSING = "missing"
+
+
 class Outcome(enum.Enum):
   """What becomes of a claim."""
 
@@ -17,6 +26,7 @@ class Outcome(enum.Enum):
   PAPER_ONLY = "holds only at the paper's learning rate"
   TUNED_ONLY = "holds only at tuned learning rates"
   FAILS = "does not hold"
+  UNDECIDED = "undecided: too few seeds to tell"
   OPEN = "open: runs are missing"
 
 
@@ -25,11 +35,12 @@ class Finding:
   """Whether a statement is true of some runs.
 
   Attributes:
-    true: whether it is; None if there are too few runs to tell.
+    answer: whether it is; missing is less than the fewest seeds, undecided too few for what they
+      differ by.
     numbers: that decide it.
   """
 
-  true: bool | None
+  answer: Answer
   numbers: str
 
 
@@ -46,6 +57,11 @@ class Verdict:
   numbers: str
 
 
+TEST_IMAGES = 10_000
+NEARLY, NO_FASTER, NO_BETTER = 0.9, 1.1, 0.001
+"""Parts of a claimed factor that will do, quotients of steps that are none, and differences of
+accuracy that are none."""
+
 Runs = Mapping[int, Row]
 """Rows of one arm, by seed."""
 
@@ -56,8 +72,13 @@ def alone(finding: Finding) -> Verdict:
   Args:
     finding: about it.
   """
-  outcomes = {True: Outcome.HOLDS, False: Outcome.FAILS, None: Outcome.OPEN}
-  return Verdict(outcomes[finding.true], finding.numbers)
+  outcomes = {
+    Answer.YES: Outcome.HOLDS,
+    Answer.NO: Outcome.FAILS,
+    Answer.UNDECIDED: Outcome.UNDECIDED,
+    Answer.MISSING: Outcome.OPEN,
+  }
+  return Verdict(outcomes[finding.answer], finding.numbers)
 
 
 def at_both_rates(paper: Finding, tuned: Finding) -> Verdict:
@@ -68,24 +89,27 @@ def at_both_rates(paper: Finding, tuned: Finding) -> Verdict:
     tuned: about those with each network's own learning rate.
   """
   outcomes = {
-    (True, True): Outcome.HOLDS,
-    (True, False): Outcome.PAPER_ONLY,
-    (False, True): Outcome.TUNED_ONLY,
-    (False, False): Outcome.FAILS,
+    (Answer.YES, Answer.YES): Outcome.HOLDS,
+    (Answer.YES, Answer.NO): Outcome.PAPER_ONLY,
+    (Answer.NO, Answer.YES): Outcome.TUNED_ONLY,
+    (Answer.NO, Answer.NO): Outcome.FAILS,
   }
-  outcome = Outcome.OPEN
-  if paper.true is not None and tuned.true is not None:
-    outcome = outcomes[paper.true, tuned.true]
-  return Verdict(outcome, f"paper's rate: {paper.numbers}; tuned: {tuned.numbers}")
+  answers = paper.answer, tuned.answer
+  outcome = outcomes.get(answers, Outcome.UNDECIDED)
+  if Answer.MISSING in answers:
+    outcome = Outcome.OPEN
+  texts = [f"{each.answer.value}, {each.numbers}" for each in (paper, tuned)]
+  return Verdict(outcome, f"paper's rate: {texts[0]}; tuned: {texts[1]}")
 
 
 def faster(fast: Runs, slow: Runs, factor: float, level: float = CONFIDENCE) -> Finding:
   """Whether one network reaches the target in fewer steps than another, by a factor.
 
-  True if the 95 % interval of the quotient of steps, slow over fast, seed by seed, lies above 1 and
-  includes or exceeds the factor. The interval has room for the steps between evaluations. A run
-  that never reaches the target counts as one that does with its last step, and the numbers say so;
-  a network with such a run is not the faster one.
+  Decided by the 95 % interval of the quotient of steps, slow over fast, seed by seed, which has
+  room for the steps between evaluations.  Yes if it lies above 1 and its middle is the factor but
+  for a tenth, or more.  No if it lies below the factor, or below 1.1 where the factor is 1; and if
+  a run of the first network does not reach the target.  One of the other that does not counts as
+  one that does with its last step.
 
   Args:
     fast: runs of the network that is said to be faster.
@@ -95,24 +119,29 @@ def faster(fast: Runs, slow: Runs, factor: float, level: float = CONFIDENCE) -> 
   """
   seeds = sorted(fast.keys() & slow.keys())
   if len(seeds) < FEWEST:
-    return Finding(None, _too_few(len(seeds)))
-  if not any(runs[seed]["steps_to_target"] for runs in (fast, slow) for seed in seeds):
-    return Finding(False, "neither reaches 98 %")
+    return _too_few(len(seeds))
+  never = [sum(_reached(runs[seed]) is None for seed in seeds) for runs in (fast, slow)]
+  if never == [len(seeds)] * 2:
+    return Finding(Answer.NO, "neither reaches 98 %")
+  whole = max(runs[seed]["curve"]["steps"][-1] for runs in (fast, slow) for seed in seeds)
+  above, below = ([_reached(runs[seed]) or whole for seed in seeds] for runs in (slow, fast))
   blur = math.hypot(*(_grain(runs, seeds) for runs in (fast, slow)))
-  quotient = ratio(_steps(slow, seeds), _steps(fast, seeds), blur, level)
+  quotient = ratio(above, below, blur, level)
   text = f"{quotient.mean:.2f} times as many steps [{quotient.low:.2f}, {quotient.high:.2f}]"
-  for runs, what in ((fast, "the first"), (slow, "the other")):
-    never = sum(runs[seed]["steps_to_target"] is None for seed in seeds)
-    text += f", {what} does not reach 98 % in {never} of {len(seeds)} runs" if never else ""
-  reached = all(fast[seed]["steps_to_target"] for seed in seeds)
-  return Finding(reached and quotient.low > 1 and quotient.high >= factor, text)
+  for number, what in zip(never, ("the first", "the other"), strict=True):
+    text += f", {what} does not reach 98 % in {number} of {len(seeds)} runs" if number else ""
+  if never[0]:
+    return Finding(Answer.NO, text)
+  yes = quotient.low > 1 and quotient.mean >= NEARLY * factor
+  return Finding(_answer(yes, quotient.high < max(factor, NO_FASTER)), text)
 
 
 def more_accurate(ours: Runs, theirs: Runs, level: float = CONFIDENCE) -> Finding:
   """Whether one network has a higher final accuracy than another.
 
-  True if the 95 % interval of the difference, seed by seed, lies above 0. A run that diverged has
-  an accuracy of 0.
+  Yes if the 95 % interval of the difference, seed by seed, lies above 0; no if it lies below 0.1
+  points, ten of the 10,000 test images, or if a run of the first network diverged.  One of the
+  other that diverged has an accuracy of 0.
 
   Args:
     ours: runs of the network that is said to be better.
@@ -121,9 +150,11 @@ def more_accurate(ours: Runs, theirs: Runs, level: float = CONFIDENCE) -> Findin
   """
   seeds = sorted(ours.keys() & theirs.keys())
   if len(seeds) < FEWEST:
-    return Finding(None, _too_few(len(seeds)))
+    return _too_few(len(seeds))
   gap = difference(_accuracies(ours, seeds), _accuracies(theirs, seeds), level)
-  return Finding(gap.low > 0, _points(gap))
+  if _any_diverged(ours, seeds):
+    return Finding(Answer.NO, "a run diverged")
+  return Finding(_answer(gap.low > 0, gap.high < NO_BETTER), _points(gap))
 
 
 def some(findings: Mapping[str, Finding]) -> Finding:
@@ -133,10 +164,18 @@ def some(findings: Mapping[str, Finding]) -> Finding:
     findings: by the network's name, from intervals whose level allows for their number, see
       `shared_level`.
   """
-  if unknown := [name for name, finding in findings.items() if finding.true is None]:
-    return Finding(None, f"without {', '.join(unknown)}")
-  found = [f"{name}: {finding.numbers}" for name, finding in findings.items() if finding.true]
-  return Finding(bool(found), "; ".join(found) or f"none of {', '.join(findings)}")
+  named = {
+    answer: [name for name, finding in findings.items() if finding.answer is answer]
+    for answer in Answer
+  }
+  if missing := named[Answer.MISSING]:
+    return Finding(Answer.MISSING, f"without {', '.join(missing)}")
+  if true := named[Answer.YES]:
+    return Finding(Answer.YES, "; ".join(f"{name}: {findings[name].numbers}" for name in true))
+  if unknown := named[Answer.UNDECIDED]:
+    texts = [f"{name}: {findings[name].numbers}" for name in unknown]
+    return Finding(Answer.UNDECIDED, "; ".join(texts))
+  return Finding(Answer.NO, f"none of {', '.join(findings)}")
 
 
 def shared_level(number: int) -> float:
@@ -151,7 +190,8 @@ def shared_level(number: int) -> float:
 def same_accuracy(ours: Runs, theirs: Runs, margin: float) -> Finding:
   """Whether two networks have the same final accuracy, but for a margin.
 
-  True if the 95 % interval of the difference, seed by seed, lies within the margin.
+  Yes if the 95 % interval of the difference, seed by seed, lies within the margin; no if it lies
+  outside, or if a run diverged.
 
   Args:
     ours: runs of one network.
@@ -160,16 +200,20 @@ def same_accuracy(ours: Runs, theirs: Runs, margin: float) -> Finding:
   """
   seeds = sorted(ours.keys() & theirs.keys())
   if len(seeds) < FEWEST:
-    return Finding(None, _too_few(len(seeds)))
+    return _too_few(len(seeds))
   gap = difference(_accuracies(ours, seeds), _accuracies(theirs, seeds))
-  return Finding(gap.low >= -margin and gap.high <= margin, _points(gap))
+  if _any_diverged(ours, seeds) or _any_diverged(theirs, seeds):
+    return Finding(Answer.NO, "a run diverged")
+  no = gap.low > margin or gap.high < -margin
+  return Finding(_answer(gap.low >= -margin and gap.high <= margin, no), _points(gap))
 
 
 def reaches(runs: Runs, accuracy: float) -> Finding:
   """Whether a network has the accuracy that the paper gives for one run, or a higher one.
 
-  True if that lies below the upper end of the interval in which one more run of ours falls with a
-  probability of 95 %.
+  Yes if the mean of ours is not lower, but for one standard error of the paper's figure, which is
+  a part of 10,000 test images. No if the paper's lies above the interval in which one more run of
+  ours falls with a probability of 95 %, or if a run diverged.
 
   Args:
     runs: of the network.
@@ -181,7 +225,7 @@ def reaches(runs: Runs, accuracy: float) -> Finding:
 def has(runs: Runs, accuracy: float) -> Finding:
   """Whether a network has the accuracy that the paper gives for one run.
 
-  True if that lies in the interval in which one more run of ours falls with a probability of 95 %.
+  As `reaches`, but neither lower nor higher.
 
   Args:
     runs: of the network.
@@ -192,33 +236,52 @@ def has(runs: Runs, accuracy: float) -> Finding:
 
 def _value(runs: Runs, accuracy: float, *, at_least: bool) -> Finding:
   if len(runs) < FEWEST:
-    return Finding(None, _too_few(len(runs)))
-  summary = Summary.of(_accuracies(runs, sorted(runs)))
+    return _too_few(len(runs))
+  seeds = sorted(runs)
+  summary = Summary.of(_accuracies(runs, seeds))
   low, high = summary.next_run()
   text = f"{100 * summary.mean:.2f} %, another run in [{100 * low:.2f}, {100 * min(high, 1):.2f}]"
-  return Finding(accuracy <= high and (at_least or accuracy >= low), text)
+  if _any_diverged(runs, seeds):
+    return Finding(Answer.NO, "a run diverged")
+  error = math.sqrt(accuracy * (1 - accuracy) / TEST_IMAGES)
+  gap = summary.mean - accuracy
+  yes = gap >= -error and (at_least or gap <= error)
+  return Finding(_answer(yes, accuracy > high or (not at_least and accuracy < low)), text)
 
 
-def _steps(runs: Runs, seeds: Sequence[int]) -> list[float]:
-  """Steps to the target, or all that there were."""
-  return [runs[seed]["steps_to_target"] or runs[seed]["curve"]["steps"][-1] for seed in seeds]
+def _answer(yes: bool, no: bool) -> Answer:
+  """What is decided, if anything is."""
+  if yes:
+    return Answer.YES
+  return Answer.NO if no else Answer.UNDECIDED
+
+
+def _reached(row: Row) -> int | None:
+  """Steps to the target of a run that stayed finite."""
+  return row["steps_to_target"] if row["diverged_at"] is None else None
+
+
+def _any_diverged(runs: Runs, seeds: Sequence[int]) -> bool:
+  return any(runs[seed]["diverged_at"] is not None for seed in seeds)
 
 
 def _grain(runs: Runs, seeds: Sequence[int]) -> float:
   """Standard deviation of the logarithm of steps, for they are known but for an interval."""
   variances = []
-  for steps, seed in zip(_steps(runs, seeds), seeds, strict=True):
-    before = max((step for step in runs[seed]["curve"]["steps"] if step < steps), default=0)
-    variances.append(((steps - before) / steps) ** 2 / 12)
-  return math.sqrt(sum(variances) / len(variances))
+  for seed in seeds:
+    steps, known = _reached(runs[seed]), runs[seed]["curve"]["steps"]
+    if steps:
+      before = max((step for step in known if step < steps), default=0)
+      variances.append(((steps - before) / steps) ** 2 / 12)
+  return math.sqrt(sum(variances) / len(seeds))
 
 
 def _accuracies(runs: Runs, seeds: Sequence[int]) -> list[float]:
   return [runs[seed]["accuracy"] or 0.0 for seed in seeds]
 
 
-def _too_few(number: int) -> str:
-  return f"{number} of at least {FEWEST} seeds"
+def _too_few(number: int) -> Finding:
+  return Finding(Answer.MISSING, f"{number} of at least {FEWEST} seeds")
 
 
 def _points(gap: Summary) -> str:

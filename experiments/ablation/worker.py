@@ -19,6 +19,8 @@ from experiments.ablation.protocol import Filters, Protocol, Spec, Training, spe
 from experiments.ablation.rows import Row, Rows
 from experiments.data import Dataset
 
+DATA = "mnist"
+"""The data set where none is named."""
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy")
 ENVIRONMENT = {"NPROC": "1", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 """What makes XLA use one thread on CPU, and of a GPU's memory only what it needs, so that several
@@ -82,7 +84,8 @@ def perform(job: Job) -> tuple[Row, Literal["new", "same", "other"]]:
   from experiments.ablation.attacked import attack
   from experiments.ablation.train import train
 
-  rows = Rows(job.out, job.protocol)
+  source = [] if job.data == DATA else ["--data", job.data]
+  rows, where = Rows(job.out, job.protocol, source), environment()
   loaded, digest = dataset.load(job.data, job.data_dir)
   if digest != job.protocol.data:
     raise UsageError(f"`--data` {job.data!r} has other examples than the rows are of")
@@ -92,19 +95,19 @@ def perform(job: Job) -> tuple[Row, Literal["new", "same", "other"]]:
   if isinstance(job.spec, Training):
     result, params = train(job.spec, job.protocol, loaded, on_progress=_end_with_the_runner())
   elif isinstance(job.spec, Filters):
-    params = _trained(Training(job.spec.arm, job.spec.seed), job, loaded, rows)
+    params = _trained(Training(job.spec.arm, job.spec.seed), job, loaded, rows, where)
     result = {"filters": np.asarray(params["conv1"]["kernel"], np.float64).tolist()}
   else:
     own = Training(job.spec.arm, job.spec.seed)
     others = {name: Training(name, job.spec.target_seed) for name in job.spec.targets}
-    params = _trained(own, job, loaded, rows)
+    params = _trained(own, job, loaded, rows, where)
     result = attack(
       job.spec,
       loaded,
       params,
-      {name: _trained(run, job, loaded, rows) for name, run in others.items()},
+      {name: _trained(run, job, loaded, rows, where) for name, run in others.items()},
     )
-  result |= {"environment": environment()}
+  result |= {"environment": where}
   if before is not None and any(before.get(name) != result.get(name) for name in COMPARED):
     return before | result, "other"
   if params is not None and isinstance(job.spec, Training):
@@ -114,7 +117,7 @@ def perform(job: Job) -> tuple[Row, Literal["new", "same", "other"]]:
   return rows.add(job.spec, result), "new"
 
 
-def _trained(spec: Training, job: Job, loaded: Dataset, rows: Rows) -> Any:
+def _trained(spec: Training, job: Job, loaded: Dataset, rows: Rows, where: Row) -> Any:
   """The final parameters of a run: those that are kept or, if need be, made again."""
   from experiments.ablation import weights
   from experiments.ablation.train import train
@@ -125,7 +128,7 @@ def _trained(spec: Training, job: Job, loaded: Dataset, rows: Rows) -> Any:
     return params
   result, params = train(spec, job.protocol, loaded, on_progress=_end_with_the_runner())
   if row is None:
-    rows.add(spec, result | {"environment": environment()})
+    rows.add(spec, result | {"environment": where})
   elif row["weights"] != result["weights"]:
     raise UsageError(
       f"the weights of {spec.stem()} are not in {job.weights!r}, and training them again gives "
@@ -137,14 +140,16 @@ def _trained(spec: Training, job: Job, loaded: Dataset, rows: Rows) -> Any:
 
 
 def environment() -> dict[str, Any]:
-  """Where a row was made."""
+  """Where a row is being made; the commit may be another one by the end of the run."""
   import jax
 
   from experiments.folder import commit, version
+  from experiments.machine import processor
 
+  device = jax.devices()[0].device_kind
   return {
     "commit": commit(),
-    "device": jax.devices()[0].device_kind,
+    "device": device if device != "cpu" else processor(),
     "threads": os.environ.get("NPROC"),
     "python": platform.python_version(),
   } | {name: version(name) for name in PACKAGES}

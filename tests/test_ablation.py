@@ -18,6 +18,7 @@ from runs import CACHE, ROOT, blobs, write_data
 from experiments import UsageError, __main__
 from experiments.ablation import dataset, page, weights
 from experiments.ablation.command import AblationCommand, ReportCommand, run
+from experiments.ablation.plots import _styles
 from experiments.ablation.protocol import Attack, Filters, Protocol, Training, identity, spec_from
 from experiments.ablation.report import run as report
 from experiments.ablation.rows import Rows
@@ -366,6 +367,34 @@ def test_the_page_of_some_rows_says_what_is_missing(tmp_path):
   assert "**holds" not in text
   assert "**does not hold" not in text
   assert "(1 diverged)" in text
+
+
+def test_the_page_of_runs_that_diverged(tmp_path):
+  rows = fill(Rows(tmp_path / "rows", Protocol(data="x")))
+  at_once = {"steps_to_target": None, "curve": {"steps": [0], "accuracy": [0.1]}, "seconds": 0.0}
+  lost = {"accuracy": None, "diverged_at": 5, "final_loss": None, "epoch_accuracy": []} | at_once
+  chosen = [
+    row | lost
+    for row in rows.all().values()
+    if row["kind"] == "training"
+    and row["spec"]["arm"] in ("gaussian", "kerv-kerv", "linear-cnn")
+    and (row["spec"]["rate"] > 0.01 or row["spec"]["rate"] == 0.003)
+  ]
+  assert len(chosen) > 10
+  rows.add_all(chosen)
+  assert report(ReportCommand(str(tmp_path / "rows"), None)) == 0
+  text = (tmp_path / "rows" / "README.md").read_text()
+  assert "nan" not in text
+  assert "| Without activations the CNN falls to 92.22 %. | section 4 | **does not hold** |" in text
+  assert "(3 diverged)" in text
+  assert (tmp_path / "rows" / "tuned.png").stat().st_size > 5000
+
+
+def test_networks_look_the_same_in_every_figure():
+  looks = [_styles(labels) for labels in (("CNN", "L2", "a", "b"), ("c", "L2"))]
+  assert looks[0]["L2"] == looks[1]["L2"]
+  assert len({str(style) for style in looks[0].values()}) == 4
+  assert len(_styles([*map(str, range(9))])) == 9
 
 
 def test_a_report_needs_rows_and_a_place(tmp_path):

@@ -1,7 +1,7 @@
 """Plots of a page: curves with bands, attacks, learning rates."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -58,14 +58,15 @@ def convergence(path: Path, panels: Mapping[str, Mapping[str, Band]], target: fl
     panels: for each panel's title, the band of each network by its label.
     target: accuracy to mark.
   """
-  figure = Figure(figsize=(4.9 * len(panels) + 0.5, 4.6), layout="constrained")
-  axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+  figure, axes = _panels(len(panels))
   for axis, (title, bands) in zip(axes, panels.items(), strict=True):
-    for number, (label, band) in enumerate(bands.items()):
-      if not len(band.x):
-        continue
-      _line(axis, number, label, band.x, np.maximum(band.values, 1e-4))
+    styles = _styles(bands)
+    for label, band in bands.items():
+      if len(band.x):
+        _line(axis, styles[label], label, band.x, np.maximum(band.values, 1e-4), logarithmic=True)
     axis.axhline(1 - target, color="0.6", linewidth=0.9, zorder=0)
+    place = {"xycoords": ("axes fraction", "data"), "va": "bottom", "color": "0.35"}
+    axis.annotate(f"{100 * target:g} % right", (0.01, 1 - target), fontsize=_FONT - 2, **place)
     axis.set_title(title, fontsize=_FONT + 1)
     axis.set_xlabel("epochs (logarithmic)", fontsize=_FONT)
     axis.set(xscale="log", yscale="log")
@@ -74,10 +75,11 @@ def convergence(path: Path, panels: Mapping[str, Mapping[str, Band]], target: fl
     axis.xaxis.set_minor_formatter(NullFormatter())
     _finish(axis, "upper right")
   levels = [0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 0.9]
-  axes[0].set_yticks(levels, [f"{100 * level:g} %" for level in levels])
   for axis in axes:
+    axis.set_yticks(levels, [f"{100 * level:g} %" for level in levels])
     axis.yaxis.set_minor_formatter(NullFormatter())
-  axes[0].set_ylabel("test error (logarithmic)", fontsize=_FONT)
+  for axis in axes[::2]:
+    axis.set_ylabel("test error (logarithmic)", fontsize=_FONT)
   figure.savefig(path, dpi=_DPI)
 
 
@@ -96,20 +98,21 @@ def robustness(
     points: the paper's accuracy by label, drawn in the first panel.
     epsilon: where those are drawn; None draws none.
   """
-  figure = Figure(figsize=(4.9 * len(panels) + 0.5, 4.4), layout="constrained")
-  axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+  figure, axes = _panels(len(panels))
   for place, (axis, (title, bands)) in enumerate(zip(axes, panels.items(), strict=True)):
-    for number, (label, band) in enumerate(bands.items()):
-      _line(axis, number, label, band.x, band.values)
+    styles = _styles(bands)
+    for label, band in bands.items():
+      _line(axis, styles[label], label, band.x, band.values)
       if place == 0 and epsilon is not None and label in points:
-        style = {"color": STYLES[number]["color"], "marker": STYLES[number]["marker"]}
+        style = {name: styles[label][name] for name in ("color", "marker")}
         axis.plot([epsilon], [points[label]], label=f"{label}, paper", **style, **_HOLLOW)
     axis.set_title(title, fontsize=_FONT + 1)
     axis.set_xlabel("epsilon, of pixels in [0, 1]", fontsize=_FONT)
     axis.set(xlim=(-0.01, 0.31), ylim=(0, 1.02))
     axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:g} %"))
     _finish(axis, "lower left" if place == 0 else "upper right")
-  axes[0].set_ylabel("test accuracy", fontsize=_FONT)
+  for axis in axes[::2]:
+    axis.set_ylabel("test accuracy", fontsize=_FONT)
   figure.savefig(path, dpi=_DPI)
 
 
@@ -121,24 +124,31 @@ def rates(path: Path, panels: Mapping[str, Mapping[str, Mapping[float, float | N
     panels: for each panel's title, the accuracy of each network, by its label, at each rate; None
       is a run that diverged.
   """
-  figure = Figure(figsize=(4.9 * len(panels) + 0.5, 4.4), layout="constrained")
-  axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+  figure, axes = _panels(len(panels))
   for axis, (title, networks) in zip(axes, panels.items(), strict=True):
-    for number, (label, accuracy) in enumerate(networks.items()):
+    styles = _styles(networks)
+    for label, accuracy in networks.items():
       known = {rate: value for rate, value in sorted(accuracy.items()) if value is not None}
       if known:
         errors = np.maximum(1 - np.array(list(known.values())), 1e-4)
-        _line(axis, number, label, np.array(list(known)), errors[None], every=1)
+        _line(axis, styles[label], label, np.array(list(known)), errors[None])
+      if lost := [rate for rate, value in accuracy.items() if value is None]:
+        # On the upper edge, each network a little to the side of the others.
+        shifted = np.array(lost) * 1.06 ** (list(networks).index(label) - len(networks) / 2)
+        mark = {"color": styles[label]["color"], "marker": "x", "linestyle": "none"}
+        name = f"{label}: diverged"
+        axis.plot(shifted, np.full(len(lost), 0.98), label=name, clip_on=False, **mark)
     axis.axvline(0.003, color="0.6", linewidth=0.9, zorder=0)
     axis.set(xscale="log", yscale="log")
     axis.set_title(title, fontsize=_FONT + 1)
     axis.set_xlabel("learning rate (grey line: the paper's)", fontsize=_FONT)
     _finish(axis, "best")
   levels = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 0.9]
-  axes[0].set_yticks(levels, [f"{100 * level:g} %" for level in levels])
   for axis in axes:
+    axis.set_yticks(levels, [f"{100 * level:g} %" for level in levels])
     axis.yaxis.set_minor_formatter(NullFormatter())
-  axes[0].set_ylabel("error on held-out images", fontsize=_FONT)
+  for axis in axes[::2]:
+    axis.set_ylabel("error on held-out images", fontsize=_FONT)
   figure.savefig(path, dpi=_DPI)
 
 
@@ -172,14 +182,46 @@ _HOLLOW: dict[str, Any] = {
 }
 
 
+_FIRST = ("CNN", "polynomial", "Gaussian", "sigmoid", "L1", "L2")
+"""Labels that look the same in every figure."""
+
+
+def _panels(number: int) -> tuple[Figure, list[Axes]]:
+  """A figure of at most two panels side by side, legible at the width of a page."""
+  columns, rows = min(number, 2), -(-number // 2)
+  figure = Figure(figsize=(4.9 * columns + 0.5, 4.5 * rows), layout="constrained")
+  axes = figure.subplots(rows, columns, sharey=True, squeeze=False).ravel().tolist()
+  for axis in axes[number:]:
+    axis.remove()
+  return figure, axes[:number]
+
+
+def _styles(labels: Iterable[str]) -> dict[str, dict[str, Any]]:
+  """Colour, line and marker of each label."""
+  labels = list(labels)
+  taken = {label: _FIRST.index(label) for label in labels if label in _FIRST}
+  free = iter([n for n in range(len(STYLES)) if n not in taken.values()] + [*range(len(labels))])
+  numbers = {label: taken[label] if label in taken else next(free) for label in labels}
+  return {label: dict(STYLES[number % len(STYLES)]) for label, number in numbers.items()}
+
+
 def _line(
-  axis: Axes, number: int, label: str, x: np.ndarray, values: np.ndarray, every: int | None = None
+  axis: Axes,
+  style: Mapping[str, Any],
+  label: str,
+  x: np.ndarray,
+  values: np.ndarray,
+  *,
+  logarithmic: bool = False,
 ) -> None:
   """The mean of runs, and a band from the lowest to the highest."""
-  style = dict(STYLES[number % len(STYLES)])
-  every = max(1, len(x) // 8) if every is None else every
-  style |= {"markevery": every, "markersize": 5.5, "linewidth": 1.7}
-  axis.plot(x, values.mean(axis=0), label=label, **style)
+  marked = list(range(len(x)))
+  if logarithmic and len(x) > 10:
+    marks = np.geomspace(x[0], x[-1], 10)
+    marked = sorted({int(np.argmin(np.abs(np.log(x / mark)))) for mark in marks})
+  axis.plot(
+    x, values.mean(axis=0), label=label, markevery=marked, markersize=5.5, linewidth=1.7, **style
+  )
   if len(values) > 1:
     low, high = values.min(axis=0), values.max(axis=0)
     axis.fill_between(x, low, high, color=style["color"], alpha=0.18, linewidth=0)

@@ -19,7 +19,8 @@ from flax.core import freeze
 from flax.training.train_state import TrainState
 from flax.traverse_util import flatten_dict
 from jax import lax
-from numpy.testing import assert_allclose, assert_array_equal
+from numpy.testing import assert_allclose
+from trees import close, different, normal, numpy_init, same
 
 from kerv_jax import kernels
 from kerv_jax.models import CifarResNet
@@ -29,41 +30,10 @@ KEY = jax.random.key(0)
 GAUSSIAN = kernels.Gaussian(0.1)
 POLYNOMIAL = kernels.Polynomial(2, balance=0.5)
 
-
-def numpy_init(key, shape, dtype=jnp.float32):
-  """Random weights that, unlike JAX's, cost no second of compilation."""
-  del key
-  rng = np.random.default_rng(sum(shape))
-  return jnp.asarray(rng.normal(0.02, 0.3, shape), dtype)
-
-
 Conv = functools.partial(nn.Conv, kernel_init=numpy_init)
 Kerv = functools.partial(KervConv, kernel_init=numpy_init)
 
-
-def normal(*shape, seed=0):
-  """Random, signed, not centred, every item different."""
-  return jnp.asarray(np.random.default_rng(seed).normal(0.1, 0.8, shape), jnp.float32)
-
-
 X = normal(2, 6, 5, 3)
-
-
-def same(a, b):
-  """The same tree of the same bits."""
-  assert jax.tree.structure(a) == jax.tree.structure(b)
-  for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
-    assert x.dtype == y.dtype
-    assert_array_equal(np.asarray(x), np.asarray(y))
-
-
-def close(a, b, rtol=1e-5, atol=1e-5):
-  assert jax.tree.structure(a) == jax.tree.structure(b)
-  jax.tree.map(functools.partial(assert_allclose, rtol=rtol, atol=atol), a, b)
-
-
-def different(a, b):
-  assert not np.allclose(a, b, rtol=1e-2, atol=1e-2)
 
 
 def random_variables(model, *args, seed=1, **kwargs):

@@ -17,7 +17,8 @@ from flax import serialization
 from flax.core import FrozenDict, freeze
 from flax.traverse_util import flatten_dict
 from jax import lax
-from numpy.testing import assert_allclose, assert_array_equal
+from numpy.testing import assert_allclose
+from trees import close, normal, numpy_init, random_variables, same
 
 from kerv_jax import kernels, kerv_general_dilated
 from kerv_jax.kernels import Hyperparameter, hyperparameter
@@ -26,36 +27,10 @@ from kerv_jax.nn import KervConv, hyperparameters
 KEY = jax.random.key(0)
 LAYOUTS = {1: ("NWC", "WIO", "NWC"), 2: ("NHWC", "HWIO", "NHWC"), 3: ("NDHWC", "DHWIO", "NDHWC")}
 
-
-def numpy_init(key, shape, dtype=jnp.float32):
-  """Random weights that, unlike JAX's, cost no second of compilation."""
-  del key
-  rng = np.random.default_rng(sum(shape))
-  return jnp.asarray(rng.normal(0.02, 0.3, shape), dtype)
-
-
 Conv = functools.partial(nn.Conv, kernel_init=numpy_init)
 Kerv = functools.partial(KervConv, kernel_init=numpy_init)
 LinearConv = functools.partial(Kerv, kernel_fn=kernels.Linear())
 GaussianConv = functools.partial(Kerv, kernel_fn=kernels.Gaussian(0.1), learnable=True)
-
-
-def normal(*shape, seed=0, dtype=np.float32):
-  """Random, signed, not centred, every item different."""
-  return jnp.asarray(np.random.default_rng(seed).normal(0.1, 0.8, shape), dtype)
-
-
-def same(a, b):
-  """The same tree of the same bits."""
-  assert jax.tree.structure(a) == jax.tree.structure(b)
-  for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
-    assert x.dtype == y.dtype
-    assert_array_equal(np.asarray(x), np.asarray(y))
-
-
-def close(a, b, rtol=1e-5, atol=1e-5):
-  assert jax.tree.structure(a) == jax.tree.structure(b)
-  jax.tree.map(functools.partial(assert_allclose, rtol=rtol, atol=atol), a, b)
 
 
 def shapes(tree):
@@ -145,14 +120,6 @@ OPTIONS = {
 def pair(options, **more):
   options = {"features": 6, "kernel_size": (3, 3), **options, **more}
   return Conv(**options), LinearConv(**options)
-
-
-def random_variables(module, x):
-  rng = np.random.default_rng(1)
-  return jax.tree.map(
-    lambda leaf: jnp.asarray(rng.normal(0.1, 0.4, leaf.shape), leaf.dtype),
-    jax.eval_shape(module.init, KEY, x),
-  )
 
 
 @pytest.mark.parametrize("option", OPTIONS)

@@ -15,6 +15,7 @@ import pytest
 from flax import nnx
 from jax import lax
 from numpy.testing import assert_allclose, assert_array_equal
+from trees import close, different, normal, numpy_init, same
 
 import kerv_jax.nn as kerv_linen
 from kerv_jax import kernels
@@ -23,14 +24,6 @@ from kerv_jax.kernels import Hyperparameter, hyperparameter
 
 GAUSSIAN = kernels.Gaussian(0.1)
 POLYNOMIAL = kernels.Polynomial(2, balance=0.5)
-
-
-def numpy_init(key, shape, dtype=jnp.float32):
-  """Random weights that, unlike JAX's, cost no second of compilation."""
-  del key
-  rng = np.random.default_rng(sum(shape))
-  return jnp.asarray(rng.normal(0.02, 0.3, shape), dtype)
-
 
 OPTIONS: dict[str, Any] = {"kernel_init": numpy_init, "bias_init": numpy_init}
 Conv = functools.partial(nnx.Conv, **OPTIONS)
@@ -41,29 +34,7 @@ def rngs():
   return nnx.Rngs(0)
 
 
-def normal(*shape, seed=0):
-  """Random, signed, not centred, every item different."""
-  return jnp.asarray(np.random.default_rng(seed).normal(0.1, 0.8, shape), jnp.float32)
-
-
 X = normal(2, 6, 5, 3)
-
-
-def same(a, b):
-  """The same tree of the same bits."""
-  assert jax.tree.structure(a) == jax.tree.structure(b)
-  for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
-    assert x.dtype == y.dtype
-    assert_array_equal(np.asarray(x), np.asarray(y))
-
-
-def close(a, b, rtol=1e-5, atol=1e-5):
-  assert jax.tree.structure(a) == jax.tree.structure(b)
-  jax.tree.map(functools.partial(assert_allclose, rtol=rtol, atol=atol), a, b)
-
-
-def different(a, b):
-  assert not np.allclose(a, b, rtol=1e-2, atol=1e-2)
 
 
 def shapes(module):

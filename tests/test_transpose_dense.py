@@ -10,25 +10,13 @@ import pytest
 import reference
 from flax import nnx
 from numpy.testing import assert_allclose, assert_array_equal
+from trees import normal, random_variables
 
 from kerv_jax import kernels
 from kerv_jax import nnx as kerv_nnx
 from kerv_jax.nn import KervConvTranspose, KervDense, hyperparameters
 
 KEY = jax.random.key(0)
-
-
-def normal(*shape, seed=0, dtype=np.float32):
-  """Random, signed, not centred, every item different."""
-  return jnp.asarray(np.random.default_rng(seed).normal(0.1, 0.8, shape), dtype)
-
-
-def random_variables(module, x, seed=1):
-  rng = np.random.default_rng(seed)
-  return jax.tree.map(
-    lambda leaf: jnp.asarray(rng.normal(0.1, 0.4, leaf.shape), leaf.dtype),
-    jax.eval_shape(module.init, KEY, x),
-  )
 
 
 def apply(module, variables, x):

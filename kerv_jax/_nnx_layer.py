@@ -182,12 +182,6 @@ class KervConv(nnx.Conv, Kervolution):
     self.start(kernel_fn, learnable, per_feature)
 
 
-def _reduced(self: Any, protocol: Any) -> Any:
-  """As any object, but for the class, which has no name to go by."""
-  reduced = super(type(self), self).__reduce_ex__(protocol)
-  return (_blank, (type(self).__mro__[1],), *reduced[2:])
-
-
 def _blank(cls: type) -> Any:
   """An object without attributes: what unpickling starts from."""
   return object.__new__(kervolution_of(cls))
@@ -221,8 +215,13 @@ def kervolution_of(cls: Any) -> Any:
       )
     return out
 
+  def reduced(self: Any, protocol: Any) -> Any:
+    """As of any object, but for the class, which has no name to go by."""
+    out: Any = cls.__reduce_ex__(self, protocol)
+    return (_blank, (cls,), *out[2:]) if type(self) is made else out
+
   namespace = {name: getattr(cls, name) for name in ("__module__", "__qualname__", "__doc__")}
-  namespace["__reduce_ex__"] = _reduced
+  namespace["__reduce_ex__"] = reduced
   namespace["kernel_fn"] = vars(Kervolutional)["kernel_fn"]
   namespace["conv_general_dilated"] = vars(Kervolution)["conv_general_dilated"]
   if cls.__call__ is not nnx.Conv.__call__:

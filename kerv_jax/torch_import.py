@@ -234,10 +234,8 @@ def _as_numpy(name: str, value: Any) -> np.ndarray:
   """An array, or a tensor wherever it is and whatever its dtype, as an array."""
   try:
     array = _converted(value)
-  except (TypeError, ValueError, RuntimeError, NotImplementedError) as error:  # PyTorch's, of many
-    raise TypeError(
-      f"`state_dict` has an entry that is no dense array, {name!r}: {error}"
-    ) from error
+  except (TypeError, ValueError, RuntimeError) as error:  # as PyTorch has them
+    raise TypeError(f"`state_dict` must have dense arrays, got for {name!r}: {error}") from error
   if array.dtype != bool and not jax.numpy.issubdtype(array.dtype, jax.numpy.number):
     raise TypeError(f"`state_dict` must map names to arrays, got {value!r} for {name!r}")
   if np.iscomplexobj(array):

@@ -239,6 +239,18 @@ def test_every_claim_is_decided_by_complete_rows_and_by_no_others(tmp_path):
   }
 
 
+def test_a_network_that_no_learning_rate_is_good_for_leaves_no_claim_open(tmp_path):
+  folder = fill(Rows(tmp_path, Protocol()))
+  rows = folder.all()
+  for rate in studies.GRID:
+    spec = Training("l1", 0, rate, search=True)
+    rows[identity(spec)] = folder.row(spec, training(None, final_loss=None))
+  found = {claim.text: claim.decide(Evidence(rows)) for claim in CLAIMS}
+  assert Outcome.OPEN not in {verdict.outcome for verdict in found.values()}
+  verdict = found["The L1 KNN is more accurate in the end than the CNN."]
+  assert "tuned: no, it diverges at every learning rate" in verdict.numbers
+
+
 def test_the_grid_goes_on_while_the_best_is_at_its_edge():
   def rows(accuracy, rates):
     runs = [Training("cnn", 0, rate, search=True) for rate in rates]

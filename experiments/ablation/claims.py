@@ -8,7 +8,9 @@ from experiments.ablation.arms import ARMS
 from experiments.ablation.evidence import Evidence
 from experiments.ablation.studies import ATTACKED, TUNED
 from experiments.ablation.verdicts import (
+  Answer,
   Finding,
+  Runs,
   Verdict,
   alone,
   at_both_rates,
@@ -46,19 +48,34 @@ class Claim:
 def _faster(study: str, fast: str, slow: str, factor: float) -> Callable[[Evidence], Verdict]:
   """By the paper's protocol and with tuned rates."""
 
-  def finding(evidence: Evidence, study: str) -> Finding:
-    return faster(evidence.runs(study, fast), evidence.runs(study, slow), factor)
+  def rule(fast: Runs, slow: Runs) -> Finding:
+    return faster(fast, slow, factor)
 
-  return lambda evidence: at_both_rates(finding(evidence, study), finding(evidence, "tuned"))
+  return _at_both_rates(rule, study, fast, slow)
 
 
 def _more_accurate(study: str, ours: str, theirs: str) -> Callable[[Evidence], Verdict]:
   """By the paper's protocol and with tuned rates."""
+  return _at_both_rates(more_accurate, study, ours, theirs)
 
-  def finding(evidence: Evidence, study: str) -> Finding:
-    return more_accurate(evidence.runs(study, ours), evidence.runs(study, theirs))
 
-  return lambda evidence: at_both_rates(finding(evidence, study), finding(evidence, "tuned"))
+def _at_both_rates(
+  rule: Callable[[Runs, Runs], Finding], study: str, ours: str, theirs: str
+) -> Callable[[Evidence], Verdict]:
+  def decide(evidence: Evidence) -> Verdict:
+    paper = rule(evidence.runs(study, ours), evidence.runs(study, theirs))
+    return at_both_rates(
+      paper, _tuned(evidence, ours, lambda runs: rule(runs, evidence.runs("tuned", theirs)))
+    )
+
+  return decide
+
+
+def _tuned(evidence: Evidence, arm: str, rule: Callable[[Runs], Finding]) -> Finding:
+  """Of a network at its own learning rate, if it has any."""
+  if evidence.diverges(arm):
+    return Finding(Answer.NO, "it diverges at every learning rate")
+  return rule(evidence.runs("tuned", arm))
 
 
 def _at_paper_rate(
@@ -74,7 +91,11 @@ def _some(rule: Callable[..., Finding]) -> Callable[[Evidence], Verdict]:
 
   def decide(evidence: Evidence) -> Verdict:
     cnn, level = evidence.runs("tuned", "cnn"), shared_level(len(arms))
-    return alone(some({_label(arm): rule(evidence.runs("tuned", arm), cnn, level) for arm in arms}))
+    return alone(
+      some(
+        {_label(arm): _tuned(evidence, arm, lambda runs: rule(runs, cnn, level)) for arm in arms}
+      )
+    )
 
   return decide
 

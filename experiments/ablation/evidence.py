@@ -39,6 +39,15 @@ class Evidence:
     """
     return tuned_rate(arm, self.rows) if study == "tuned" else RATE
 
+  def diverges(self, arm: str) -> bool:
+    """Whether no learning rate can be chosen for an arm, since all searches diverged.
+
+    Args:
+      arm: name of the network.
+    """
+    found = [self.rows.get(identity(run)) for run in searches(arm, self.rows)]
+    return all(row is not None and row["accuracy"] is None for row in found)
+
   def runs(self, study: str, arm: str) -> dict[int, Row]:
     """Rows of an arm in a study, by seed.
 

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from experiments.ablation import tables, texts
 from experiments.ablation.claims import CLAIMS, PGD_EPSILON
 from experiments.ablation.evidence import Evidence, by_arm
@@ -64,7 +66,7 @@ def readme_section(evidence: Evidence, folder: str, plots: Sequence[str]) -> str
     cells += [tables.accuracy(tuned), tables.steps(tuned)] if tuned else ["", ""]
     body.append(cells)
   parts = [
-    texts.README.format(seeds=f"{most} seed" if most == 1 else f"{most} seeds"),
+    texts.README.format(seeds=_seeds(most)),
     tables.table(head, body),
   ]
   if BOTH_RATES in plots:
@@ -89,7 +91,10 @@ def method(evidence: Evidence, protocol: Protocol) -> str:
     evidence: of the rows.
     protocol: of the rows.
   """
+  runs = [row for row in evidence.rows.values() if row["spec"].get("search") is False]
   text = texts.PROTOCOL.format(
+    seeds=_seeds(len({row["spec"]["seed"] for row in runs})),
+    minutes=np.median([row["cpu_seconds"] for row in runs]) / 60 if runs else 0.0,
     batch_size=protocol.batch_size,
     first=protocol.epochs / 2,
     second=0.75 * protocol.epochs,
@@ -109,6 +114,10 @@ def method(evidence: Evidence, protocol: Protocol) -> str:
     for key, commits in sorted(places.items())
   ]
   return text + "\n\n" + "\n".join(lines)
+
+
+def _seeds(number: int) -> str:
+  return f"{number} seed" + ("s" if number != 1 else "")
 
 
 def verdicts(evidence: Evidence) -> str:

@@ -30,7 +30,8 @@ OPENING = _flow("""
 PROTOCOL = _flow("""
   LeNet-5, SGD with momentum 0.9, batches of {batch_size}, learning rate 0.003, times 0.1 after
   {first:g} and {second:g} of {epochs} epochs, inputs in [0, 1], PyTorch's initialisation; {train}
-  training and {test} test images. The accuracy is that after the last epoch. The test set is
+  training and {test} test images; at most {seeds} of each network, for a run takes {minutes:.1f}
+  minutes of a core (the median). The accuracy is that after the last epoch. The test set is
   evaluated 24 times in the first epoch (in the oldest rows six times), six times an epoch up to the
   third and until 98 % are reached, then once.
   Seconds are of training steps alone, at the pace of each network's fastest run, since the machine

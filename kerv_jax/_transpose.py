@@ -1,7 +1,6 @@
 """Transposed kervolution for Flax linen."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import flax.linen as nn
 import numpy as np
@@ -13,8 +12,8 @@ from kerv_jax._layer import Kervolutional
 from kerv_jax.kernels import Linear, Polynomial
 
 
-class _OverDilatedInput(nn.ConvTranspose):
-  """``nn.ConvTranspose`` by its definition as a kervolution; a subclass gives the operator."""
+class _OverDilatedInput(Kervolutional, nn.ConvTranspose):
+  """``nn.ConvTranspose`` by its definition as a kervolution."""
 
   @nn.compact
   def __call__(self, inputs: Array) -> Array:
@@ -30,11 +29,8 @@ class _OverDilatedInput(nn.ConvTranspose):
     y = _forms.over_dilated_input(self._operator(), self, x, w)
     return _forms.with_bias(y, bias)
 
-  def _operator(self) -> Any:
-    raise NotImplementedError
 
-
-class KervConvTranspose(Kervolutional, _OverDilatedInput):
+class KervConvTranspose(_OverDilatedInput):
   r"""``flax.linen.ConvTranspose`` with a kernel function in place of the inner product.
 
   ``nn.ConvTranspose`` is a convolution of stride 1 over the *dilated* input, which has

@@ -1,7 +1,7 @@
 """Plots of a page: curves with bands, attacks, learning rates."""
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -74,12 +74,7 @@ def convergence(path: Path, panels: Mapping[str, Mapping[str, Band]], target: fl
     axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     axis.xaxis.set_minor_formatter(NullFormatter())
     _finish(axis, "upper right")
-  levels = [0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 0.9]
-  for axis in axes:
-    axis.set_yticks(levels, [f"{100 * level:g} %" for level in levels])
-    axis.yaxis.set_minor_formatter(NullFormatter())
-  for axis in axes[::2]:
-    axis.set_ylabel("test error (logarithmic)", fontsize=_FONT)
+  _error_axes(axes, "test error (logarithmic)", [0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 0.9])
   figure.savefig(path, dpi=_DPI)
 
 
@@ -143,12 +138,7 @@ def rates(path: Path, panels: Mapping[str, Mapping[str, Mapping[float, float | N
     axis.set_title(title, fontsize=_FONT + 1)
     axis.set_xlabel("learning rate (grey line: the paper's)", fontsize=_FONT)
     _finish(axis, "best")
-  levels = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 0.9]
-  for axis in axes:
-    axis.set_yticks(levels, [f"{100 * level:g} %" for level in levels])
-    axis.yaxis.set_minor_formatter(NullFormatter())
-  for axis in axes[::2]:
-    axis.set_ylabel("error on held-out images", fontsize=_FONT)
+  _error_axes(axes, "error on held-out images", [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 0.9])
   figure.savefig(path, dpi=_DPI)
 
 
@@ -225,6 +215,15 @@ def _line(
   if len(values) > 1:
     low, high = values.min(axis=0), values.max(axis=0)
     axis.fill_between(x, low, high, color=style["color"], alpha=0.18, linewidth=0)
+
+
+def _error_axes(axes: Sequence[Axes], label: str, levels: Sequence[float]) -> None:
+  """Percent at these levels of the logarithmic axes that panels of two columns share."""
+  for axis in axes:
+    axis.set_yticks(levels, [f"{100 * level:g} %" for level in levels])
+    axis.yaxis.set_minor_formatter(NullFormatter())
+  for axis in axes[::2]:
+    axis.set_ylabel(label, fontsize=_FONT)
 
 
 def _finish(axis: Axes, legend: Literal["upper right", "lower left", "best"]) -> None:

@@ -5,8 +5,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from experiments.step import TrainState
+from experiments.step import Score, TrainState
 from experiments.training import Images, Trainer
+from experiments.vmapped import VmappedTrainer
 
 
 @dataclasses.dataclass
@@ -33,6 +34,9 @@ class Curve:
     return None
 
 
+Pause = int | Callable[[Curve], int]
+
+
 def fit(
   trainer: Trainer,
   state: TrainState,
@@ -40,7 +44,7 @@ def fit(
   test: Images,
   order: np.ndarray,
   *,
-  eval_every: int | Callable[[Curve], int],
+  eval_every: Pause,
   on_progress: Callable[[int], None] = lambda steps: None,
 ) -> tuple[TrainState, Curve]:
   """Trains along an order of examples and evaluates on the way.
@@ -58,27 +62,106 @@ def fit(
   Returns:
     The state at the end and the curve. A run whose loss is no longer finite stops there.
   """
-  curve = Curve()
-  seconds, taken = 0.0, 0
 
-  def evaluate() -> None:
-    score = trainer.evaluate(state, test)
-    curve.steps.append(taken)
-    curve.seconds.append(seconds)
-    curve.accuracy.append(score.accuracy)
-    if not np.isfinite(score.loss):
-      curve.diverged_at = taken
+  def advance(begin: int, end: int) -> tuple[np.ndarray, float]:
+    nonlocal state
+    state, losses, seconds = trainer.run(state, train, order[begin:end])
+    return losses[:, None], seconds
 
-  evaluate()
-  while curve.diverged_at is None and taken < len(order):
-    pause = eval_every(curve) if callable(eval_every) else eval_every
-    chunk = order[taken : taken + pause]
-    state, losses, spent = trainer.run(state, train, chunk)
-    finite = np.isfinite(losses)
-    if not finite.all():
-      curve.diverged_at = taken + int(np.argmin(finite))
-      break
-    taken, seconds = taken + len(chunk), seconds + spent
-    on_progress(len(chunk))
-    evaluate()
+  def score() -> list[Score]:
+    return [trainer.evaluate(state, test)]
+
+  (curve,) = _follow(1, len(order), advance, score, eval_every, on_progress)
   return state, curve
+
+
+def fit_together(
+  trainer: VmappedTrainer,
+  states: TrainState,
+  train: Images,
+  test: Images,
+  orders: np.ndarray,
+  subsets: np.ndarray,
+  *,
+  eval_every: Pause,
+  on_progress: Callable[[int], None] = lambda steps: None,
+) -> tuple[TrainState, list[Curve]]:
+  """Trains several runs of a network at once, and evaluates each when it would be by itself.
+
+  Args:
+    trainer: of the network.
+    states: where to start, each leaf with an axis of runs in front; they cannot be used again.
+    train: the training set, of which each run can have a part of its own.
+    test: the set to evaluate on, likewise.
+    orders: indices into the training set, (steps, runs, batch size).
+    subsets: indices into the set to evaluate on, (runs, examples).
+    eval_every: see `fit`.
+    on_progress: called with the number of steps just taken.
+
+  Returns:
+    The states at the end and each run's curve, whose seconds are those of all runs together. A run
+    whose loss is no longer finite ends there, and its state goes on without a meaning; what follows
+    after the last of them has ended is not computed.
+  """
+
+  def advance(begin: int, end: int) -> tuple[np.ndarray, float]:
+    nonlocal states
+    states, losses, seconds = trainer.run(states, train, orders[begin:end])
+    return losses, seconds
+
+  def score() -> list[Score]:
+    return trainer.evaluate_all(states, test, subsets)
+
+  curves = _follow(len(subsets), len(orders), advance, score, eval_every, on_progress)
+  return states, curves
+
+
+def _follow(
+  number: int,
+  steps: int,
+  advance: Callable[[int, int], tuple[np.ndarray, float]],
+  score: Callable[[], list[Score]],
+  eval_every: Pause,
+  on_progress: Callable[[int], None],
+) -> list[Curve]:
+  """The curves of runs side by side, each evaluated at marks of its own.
+
+  Args:
+    number: of runs.
+    steps: of each.
+    advance: takes the steps from one number to another; gives the losses, (steps, runs), and the
+      seconds they took.
+    score: of every run, now.
+    eval_every: see `fit`.
+    on_progress: see `fit`.
+  """
+  curves = [Curve() for _ in range(number)]
+  marks = [0] * number  # where each run is evaluated next
+  seconds, taken = 0.0, 0
+  while live := [run for run in range(number) if curves[run].diverged_at is None]:
+    scores = score()
+    for run in live:
+      curve = curves[run]
+      if marks[run] == taken:
+        curve.steps.append(taken)
+        curve.seconds.append(seconds)
+        curve.accuracy.append(scores[run].accuracy)
+        if not np.isfinite(scores[run].loss):
+          curve.diverged_at = taken
+        else:
+          pause = eval_every(curve) if callable(eval_every) else eval_every
+          marks[run] = min(taken + pause, steps)
+    live = [run for run in live if curves[run].diverged_at is None]
+    if taken == steps or not live:
+      break
+    end = min(marks[run] for run in live)
+    losses, spent = advance(taken, end)
+    for run in live:
+      finite = np.isfinite(losses[:, run])
+      if not finite.all():
+        curves[run].diverged_at = taken + int(np.argmin(finite))
+    if all(curves[run].diverged_at is not None for run in live):
+      break
+    on_progress(end - taken)
+    taken, seconds = end, seconds + spent
+  return curves

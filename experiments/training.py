@@ -179,7 +179,7 @@ class Trainer(Learner):
       (put(indices, batch), put(mask, batch))
       for indices, mask in zip(*eval_batches(number, batch_size), strict=True)
     )
-    return self._mean(self._score, state, batches, data, number)
+    return self._mean(self._score, state, batches, data, number=number)
 
   def evaluate_stream(self, state: TrainState, batches: Iterable[Batch], number: int) -> Score:
     """Scores parameters on a set that comes batch by batch.
@@ -191,7 +191,7 @@ class Trainer(Learner):
     """
     put = self.layout.put_rows
     rows = ((put(batch.images), put(batch.labels), put(batch.mask)) for batch in batches)
-    return self._mean(self.score, state, rows, (), number)
+    return self._mean(self.score, state, rows, (), number=number)
 
   def finite(self, state: TrainState) -> bool:
     """Whether parameters and batch statistics are all finite."""
@@ -226,21 +226,23 @@ class Trainer(Learner):
     seconds = time.perf_counter() - start - (self.compile_seconds - compiled)
     return state, np.asarray(jax.device_get(losses)), seconds
 
-  def _mean(
+  def _mean(self, *arguments: Any, number: int) -> Score:
+    """Means of what a function sums up, see `_sums`."""
+    return Score(*(float(total) for total in self._sums(*arguments) / number))
+
+  def _sums(
     self,
     function: Callable[..., Any],
     state: TrainState,
     rows: Iterable[tuple[Any, ...]],
     data: tuple[Any, ...],
-    number: int,
-  ) -> Score:
-    """Means of what the function sums up."""
+  ) -> np.ndarray:
+    """Sums over rows of what the function sums up in each."""
     program, totals = None, []
     for row in rows:
       program = program or self._program(function, state, *row, *data)
       totals.append(program(state, *row, *data))
-    sums = np.asarray(jax.device_get(totals), np.float64).sum(axis=0)
-    return Score(*(float(total) for total in sums / number))
+    return np.asarray(jax.device_get(totals), np.float64).sum(axis=0)
 
   def _training_program(self, function: Callable[..., Any], state: TrainState, *arguments: Any):
     """The compiled function, which reuses the buffers of the state and leaves it where it is."""

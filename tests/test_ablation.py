@@ -19,17 +19,25 @@ from experiments import UsageError, __main__
 from experiments.ablation import dataset, page, weights
 from experiments.ablation.command import AblationCommand, ReportCommand, run
 from experiments.ablation.plots import _styles
-from experiments.ablation.protocol import Attack, Filters, Protocol, Training, identity, spec_from
-from experiments.ablation.report import run as report
-from experiments.ablation.rows import Rows
-from experiments.ablation.runner import Runner
-from experiments.ablation.train import (
+from experiments.ablation.protocol import (
+  Attack,
+  Filters,
+  Protocol,
+  Training,
+  command,
+  identity,
+  spec_from,
+)
+from experiments.ablation.recipe import (
   first_gradient,
   make_optimizer,
   matched_rate,
   next_evaluation,
-  train,
 )
+from experiments.ablation.report import run as report
+from experiments.ablation.rows import Rows
+from experiments.ablation.runner import Runner, groups
+from experiments.ablation.train import train
 from experiments.ablation.worker import Job, perform
 from experiments.data import Dataset, Examples, Normalisation
 from experiments.fit import Curve
@@ -63,7 +71,12 @@ def tiny(tmp_path_factory):
 def job(tiny, folder, spec, again=False):
   file, digest = tiny
   protocol = Protocol(**vars(TINY) | {"data": digest})
-  return Job(spec, protocol, file, None, str(folder / "rows"), str(folder / "weights"), again)
+  return Job((spec,), protocol, file, None, str(folder / "rows"), str(folder / "weights"), again)
+
+
+def perform_one(job):
+  (outcome,) = perform(job)
+  return outcome
 
 
 def test_the_optimizer_is_that_of_the_engine_with_its_rate_in_the_state():
@@ -128,7 +141,7 @@ def test_the_test_set_has_no_part_in_a_search():
 
 
 def test_a_row_says_what_came_of_a_run(tiny, tmp_path):
-  row, state = perform(job(tiny, tmp_path, Training("learnable", 1, 0.05)))
+  row, state = perform_one(job(tiny, tmp_path, Training("learnable", 1, 0.05)))
   assert state == "new"
   assert row["command"] == (
     "python -m experiments ablation run --arms learnable --seeds 1 --rate 0.05 --epochs 4 "
@@ -151,7 +164,7 @@ def test_a_row_says_what_came_of_a_run(tiny, tmp_path):
 
 
 def test_a_run_that_diverges_has_a_row(tiny, tmp_path):
-  row, _ = perform(job(tiny, tmp_path, Training("linear-cnn", 0, 1e6)))
+  row, _ = perform_one(job(tiny, tmp_path, Training("linear-cnn", 0, 1e6)))
   assert row["accuracy"] is None
   assert row["diverged_at"] is not None
   assert row["steps_to_target"] is None
@@ -159,7 +172,7 @@ def test_a_run_that_diverges_has_a_row(tiny, tmp_path):
 
 def test_attacks_and_filters_train_what_is_not_there(tiny, tmp_path):
   spec = Attack("linear-cnn", 0, ("linear-cnn",), 1)
-  row, state = perform(job(tiny, tmp_path, spec))
+  row, state = perform_one(job(tiny, tmp_path, spec))
   assert state == "new"
   rows = Rows(tmp_path / "rows")
   trained = rows.get(Training("linear-cnn", 0))
@@ -168,23 +181,23 @@ def test_attacks_and_filters_train_what_is_not_there(tiny, tmp_path):
   assert row["accuracy"] == trained["accuracy"] == row["white_box"]["fgsm"]["0.0"]
   assert row["white_box"]["pgd"]["0.3"] <= row["white_box"]["fgsm"]["0.3"]
   assert len(row["transfer"]["linear-cnn"]["fgsm"]) == 13
-  filters, _ = perform(job(tiny, tmp_path, Filters("linear-cnn", 0)))
+  filters, _ = perform_one(job(tiny, tmp_path, Filters("linear-cnn", 0)))
   kept = weights.load(tmp_path / "weights" / "linear-cnn-rate0.003-seed0.npz", trained["weights"])
   np.testing.assert_array_equal(np.float32(filters["filters"]), kept["conv1"]["kernel"])
   # Weights that are not those of the row are made again.
   (tmp_path / "weights" / "linear-cnn-rate0.003-seed0.npz").write_bytes(b"damaged")
-  again, state = perform(job(tiny, tmp_path, Filters("linear-cnn", 0), again=True))
+  again, state = perform_one(job(tiny, tmp_path, Filters("linear-cnn", 0), again=True))
   assert state == "same"
   assert again == filters
 
 
 def test_a_row_made_again_is_compared_and_stays(tiny, tmp_path):
   spec = Training("linear-cnn", 0)
-  row, _ = perform(job(tiny, tmp_path, spec))
-  assert perform(job(tiny, tmp_path, spec, again=True)) == (row, "same")
+  row, _ = perform_one(job(tiny, tmp_path, spec))
+  assert perform_one(job(tiny, tmp_path, spec, again=True)) == (row, "same")
   rows = Rows(tmp_path / "rows")
   rows.add(spec, {name: value for name, value in row.items() if name != "id"} | {"accuracy": 0.5})
-  _, state = perform(job(tiny, tmp_path, spec, again=True))
+  _, state = perform_one(job(tiny, tmp_path, spec, again=True))
   assert state == "other"
   kept = rows.get(spec)
   assert kept is not None
@@ -207,6 +220,47 @@ def test_the_command_of_a_row_makes_it_again_in_other_processes(tiny, tmp_path, 
   assert "as in its row, bit for bit" in capsys.readouterr().out
 
 
+def test_runs_that_differ_in_seed_or_in_a_searchs_rate_go_together():
+  finals = [Training(arm, seed) for seed in range(3) for arm in ("cnn", "l1")]
+  searches = [Training("cnn", 0, rate, search=True) for rate in (0.01, 0.1)]
+  others = [Training("cnn", 0, 0.1), Attack("l1", 0, ("cnn",), 1), Filters("cnn", 0)]
+  assert groups([*finals, *searches, *others], 2) == [
+    [Training("cnn", 0), Training("cnn", 1)],
+    [Training("cnn", 2)],
+    [Training("l1", 0), Training("l1", 1)],
+    [Training("l1", 2)],
+    searches,
+    *([other] for other in others),
+  ]
+  assert groups(finals, 1) == [[run] for run in finals]
+  assert command(searches, Protocol()) == (
+    "python -m experiments ablation run --arms cnn --seeds 0 --rate 0.01 0.1 --search --together 2 "
+    "--again"
+  )
+
+
+def test_runs_trained_together_are_those_trained_alone(tiny, tmp_path, capsys):
+  file, _ = tiny
+  where = ["--data", file, "--out", str(tmp_path / "rows"), "--weights", str(tmp_path / "w")]
+  command = ["ablation", "run", "--arms", "linear-cnn", "--rate", "0.03", *OPTIONS, *where]
+  assert __main__.main([*command, "--seeds", "0", "1", "--together", "2"]) == 0
+  assert "[2/2] training: linear-cnn, rate 0.03, seed 1: accuracy" in capsys.readouterr().out
+  rows = Rows(tmp_path / "rows").all().values()
+  for row in rows:
+    assert row["environment"]["together"] == 2
+    alone, _ = perform_one(job(tiny, tmp_path / "alone", spec_from(row["kind"], row["spec"])))
+    assert row["curve"]["steps"] == alone["curve"]["steps"]
+    np.testing.assert_allclose(row["final_loss"], alone["final_loss"], rtol=1e-3)
+    assert abs(row["accuracy"] - alone["accuracy"]) <= 1 / 23
+  first, second = rows
+  assert first["weights"] != second["weights"]
+  assert first["command"] == second["command"]
+  assert __main__.main([*shlex.split(first["command"])[3:], *where[2:]]) == 0
+  assert capsys.readouterr().out.count("as in its row, bit for bit") == 2
+  kept = weights.load(tmp_path / "w" / "linear-cnn-rate0.03-seed1.npz", second["weights"])
+  assert kept["conv1"]["kernel"].shape == (5, 5, 1, 6)
+
+
 @pytest.mark.parametrize(
   ("options", "message"),
   [
@@ -214,11 +268,13 @@ def test_the_command_of_a_row_makes_it_again_in_other_processes(tiny, tmp_path, 
     ({"seeds": ()}, "`--seeds`"),
     ({"arms": ("cubic",)}, "`--arms` must be of cnn"),
     ({"arms": ("volterra",)}, "`--arms` of kernels must be of cnn"),
-    ({"rate": 0.1}, "`--rate` is for run"),
+    ({"rate": (0.1,)}, "`--rate` is for run"),
     ({"search": True}, "`--search` is for run"),
     ({"name": "run"}, "`--arms` must name networks"),
-    ({"name": "run", "arms": ("cnn",), "rate": -1.0}, "`--rate` must be positive"),
+    ({"name": "run", "arms": ("cnn",), "rate": (0.1, -1.0)}, "`--rate` must be positive"),
+    ({"name": "run", "arms": ("cnn",), "rate": (0.1, 0.1)}, "each once"),
     ({"workers": 0}, "`--workers` must be at least 1"),
+    ({"together": 0}, "`--together` must be at least 1"),
     ({"epochs": 0}, "`--epochs` must be at least 1"),
     ({"data": "nowhere.npz"}, "nowhere.npz"),
     ({"test_examples": 24}, "`--test-examples` must be at most 23"),
@@ -291,7 +347,7 @@ def test_identities_and_jobs_survive_json():
   for spec in (Training("cnn", 1, 0.1, True), Attack("l1", 0, ("cnn", "l2"), 1), Filters("cnn", 2)):
     values = json.loads(json.dumps(vars(spec)))
     assert spec_from(type(spec).__name__.lower(), values) == spec
-    made = Job(spec, TINY, "data", None, "out", "weights")
+    made = Job((spec,), TINY, "data", None, "out", "weights")
     assert Job.from_json(made.to_json()) == made
   assert identity(Training("cnn", 1)) != identity(Training("cnn", 1, search=True))
 
@@ -299,7 +355,7 @@ def test_identities_and_jobs_survive_json():
 def test_an_error_of_a_thread_ends_the_runs(tmp_path):
   rows = Rows(tmp_path, Protocol())
 
-  def job(spec):
+  def job(specs):
     raise ValueError("no job")
 
   runner = Runner(rows, job, workers=2, say=lambda text: None)
@@ -308,7 +364,7 @@ def test_an_error_of_a_thread_ends_the_runs(tmp_path):
 
 
 def test_a_worker_says_what_is_wrong(tiny, tmp_path):
-  wrong = Job(Training("cnn", 0), Protocol(data="other"), tiny[0], None, str(tmp_path), "w")
+  wrong = Job((Training("cnn", 0),), Protocol(data="other"), tiny[0], None, str(tmp_path), "w")
   result = subprocess.run(
     [sys.executable, "-m", "experiments.ablation.worker"],
     input=wrong.to_json(),

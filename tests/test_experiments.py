@@ -21,6 +21,8 @@ from rich.console import Console  # noqa: E402
 
 from experiments import data, demo, figures, fit, training  # noqa: E402
 from experiments.__main__ import main  # noqa: E402
+from experiments.training import Trainer  # noqa: E402
+from experiments.vmapped import VmappedTrainer  # noqa: E402
 from kerv_jax.models import lenet5  # noqa: E402
 
 CLASSES = 3
@@ -216,6 +218,40 @@ def test_run_that_starts_from_nan_has_diverged():
   assert curve.accuracy == [0.0]  # NaN is no prediction, not even of class 0
   assert taken == []
   assert on_train.accuracy == 0
+
+
+@pytest.mark.parametrize("loop", ["python", "scan"])
+def test_runs_together_are_each_alone(loop):
+  """Each with its seed, rate, order, part of the data, marks and, the last one, end."""
+  train, test = training.to_device(blobs(60, 0)), training.to_device(blobs(23, 1))
+  runs = [(0, 0.1), (1, 0.02), (2, np.inf)]
+  rng = np.random.default_rng(0)
+  orders = np.stack([data.training_order(60, 10, seed=seed, steps=30) for seed, _ in runs], axis=1)
+  subsets = np.stack([rng.permutation(23)[:17] for _ in runs])
+
+  def marks(curve):
+    return 7 if curve.accuracy[-1] < 0.9 else 4
+
+  with jax.enable_x64(True):
+    together = VmappedTrainer(trainer().model, trainer().optimizer, loop=loop, dtype=jnp.float64)
+    states = together.init_all([seed for seed, _ in runs], (12, 12, 1), [rate for _, rate in runs])
+    states, curves = fit.fit_together(
+      together, states, train, test, orders, subsets, eval_every=marks
+    )
+    scores = together.evaluate_all(states, test, subsets, batch_size=5)
+    for number, (seed, rate) in enumerate(runs):
+      alone = Trainer(trainer().model, trainer().optimizer, dtype=jnp.float64)
+      own = training.to_device(blobs(23, 1)[subsets[number]])
+      state = alone.init(seed, (12, 12, 1), rate)
+      state, curve = fit.fit(alone, state, train, own, orders[:, number], eval_every=marks)
+      assert (curves[number].steps, curves[number].accuracy) == (curve.steps, curve.accuracy)
+      assert curves[number].diverged_at == curve.diverged_at
+      assert (curve.diverged_at is not None) == (rate == np.inf)
+      if curve.diverged_at is None:
+        assert scores[number].loss == pytest.approx(alone.evaluate(state, own).loss, rel=1e-9)
+        for leaf, leaves in zip(*map(jax.tree.leaves, (state.params, states.params)), strict=True):
+          np.testing.assert_allclose(leaves[number], leaf, rtol=1e-8, atol=1e-12)
+  assert curves[0].steps != curves[1].steps
 
 
 # The demo

@@ -12,7 +12,7 @@ from experiments.ablation import dataset, studies
 from experiments.ablation.arms import arm
 from experiments.ablation.protocol import FIXED, RATE, Protocol, Spec, Training
 from experiments.ablation.rows import Row, Rows
-from experiments.ablation.runner import Runner
+from experiments.ablation.runner import Runner, backend
 from experiments.ablation.worker import DATA, Job
 
 Name = Literal[
@@ -28,6 +28,8 @@ Name = Literal[
   "run",
   "attack",
 ]
+
+TOGETHER = 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,8 +47,8 @@ class AblationCommand:
   """Networks to run; if not given, all of the study's."""
   seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
   """Of initial weights and order of examples."""
-  rate: float = RATE
-  """Learning rate, of run alone."""
+  rate: tuple[float, ...] = (RATE,)
+  """Learning rates, of run alone."""
   search: bool = False
   """Short, with the score on a held-out part of the training set, of run alone."""
   again: bool = False
@@ -61,7 +63,12 @@ class AblationCommand:
   weights: str = "runs/mnist"
   """Folder for final weights, for fgsm and filters; what is not there is trained again."""
   workers: int | None = None
-  """Processes at a time, of one thread each; if not given, one for each core."""
+  """Processes at a time, of one thread each; if not given, one for each core, or one in all if
+  devices are not CPUs."""
+  together: int | None = None
+  """Runs of a network, with different seeds (in a search, rates), that a process trains at once by
+  vmap, at most; if not given, 1 on a CPU, where that is fastest, and 16 elsewhere. Bits depend on
+  it."""
   epochs: int = Protocol.epochs
   """Passes over the training set; the rate is divided by ten at a half and three quarters of it."""
   search_epochs: int = Protocol.search_epochs
@@ -77,15 +84,20 @@ class AblationCommand:
     """Raises a UsageError for the first option that will not do."""
     if not self.seeds or len(set(self.seeds)) < len(self.seeds) or min(self.seeds) < 0:
       raise UsageError(f"`--seeds` must be from 0, each once, got {list(self.seeds)}")
-    if not 0 < self.rate < float("inf"):
-      raise UsageError(f"`--rate` must be positive and finite, got {self.rate:g}")
-    if self.workers is not None and self.workers < 1:
-      raise UsageError(f"`--workers` must be at least 1, got {self.workers}")
+    if (
+      not self.rate
+      or len(set(self.rate)) < len(self.rate)
+      or not all(0 < rate < float("inf") for rate in self.rate)
+    ):
+      raise UsageError(f"`--rate` must be positive and finite, each once, got {list(self.rate)}")
+    for option, value in (("workers", self.workers), ("together", self.together)):
+      if value is not None and value < 1:
+        raise UsageError(f"`--{option}` must be at least 1, got {value}")
     if self.name == "run":
       if not self.arms:
         raise UsageError("`--arms` must name networks for run, got none")
     else:
-      for option, given in (("rate", self.rate != RATE), ("search", self.search)):
+      for option, given in (("rate", self.rate != (RATE,)), ("search", self.search)):
         if given:
           raise UsageError(f"`--{option}` is for run, got it for {self.name}")
     for each in self.arms:
@@ -154,18 +166,18 @@ def run(command: AblationCommand) -> int:
   rows = Rows(command.out, protocol)
   rows.all()  # whether they can be read
 
-  def job(spec: Spec) -> Job:
+  def job(specs: Sequence[Spec]) -> Job:
     places = command.data, command.data_dir, command.out, command.weights
-    return Job(spec, protocol, *places, again=command.again)
+    return Job(tuple(specs), protocol, *places, again=command.again)
 
-  runner = Runner(
-    rows, job, workers=command.workers or os.cpu_count() or 1, again=command.again, say=_say
-  )
+  workers, together = _how(command)
+  runner = Runner(rows, job, workers=workers, together=together, again=command.again, say=_say)
   if command.name == "run":
     runs = [
-      Training(each, seed, command.rate, command.search)
+      Training(each, seed, rate, command.search)
       for seed in command.seeds
       for each in command.arms
+      for rate in command.rate
     ]
     runner.run(lambda rows: runs)
   elif command.name == "attack":
@@ -180,6 +192,16 @@ def run(command: AblationCommand) -> int:
       _say(f"{name}: {', '.join(arms)}")
       runner.run(_plan(name, arms, command.seeds))
   return 1 if runner.others else 0
+
+
+def _how(command: AblationCommand) -> tuple[int, int]:
+  """How many processes at a time, and how many runs in each."""
+  workers, together = command.workers, command.together
+  if workers is None or together is None:
+    on_cpu = backend() == "cpu"
+    workers = workers or (os.cpu_count() or 1 if on_cpu else 1)
+    together = together or (1 if on_cpu else TOGETHER)
+  return workers, together
 
 
 def _plan(name: str, arms: Sequence[str], seeds: Sequence[int]) -> studies.Plan:

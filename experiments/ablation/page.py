@@ -105,9 +105,10 @@ def method(evidence: Evidence, protocol: Protocol) -> str:
   places = {}
   for row in evidence.rows.values():
     where = row["environment"]
-    key = f"{where['device']}, {where['threads']} thread, Python {where['python']}, " + ", ".join(
-      f"{name} {where[name]}" for name in ("jax", "jaxlib", "flax", "optax", "numpy")
-    )
+    parts = [where["device"], f"{where['threads']} thread", f"Python {where['python']}"]
+    parts += [f"{name} {where[name]}" for name in ("jax", "jaxlib", "flax", "optax", "numpy")]
+    parts += [f"{where['together']} runs at once"] if "together" in where else []
+    key = ", ".join(parts)
     places.setdefault(key, []).append((where["commit"] or "none")[:12])
   lines = [
     f"- {len(commits)} rows: {key}; commits {', '.join(sorted(set(commits)))}"

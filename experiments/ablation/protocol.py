@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import json
 import shlex
+from collections.abc import Sequence
 from typing import Any
 
 from experiments import UsageError
@@ -81,18 +82,6 @@ class Training:
   rate: float = RATE
   search: bool = False
 
-  def command(self, protocol: Protocol, *source: str) -> str:
-    """The command that makes the run again.
-
-    Args:
-      protocol: of the run.
-      *source: options that say where the data are.
-    """
-    words = ["python", "-m", "experiments", "ablation", "run", "--arms", self.arm]
-    words += ["--seeds", str(self.seed), "--rate", repr(self.rate)]
-    words += ["--search"] if self.search else []
-    return shlex.join([*words, *protocol.options(), *source, "--again"])
-
   def stem(self) -> str:
     """A file name for its weights."""
     return f"{self.arm}-rate{self.rate:g}-seed{self.seed}" + ("-search" if self.search else "")
@@ -116,17 +105,6 @@ class Attack:
   target_seed: int
   examples: int | None = None
 
-  def command(self, protocol: Protocol, *source: str) -> str:
-    """The command that makes the row again.
-
-    Args:
-      protocol: of the networks' training.
-      *source: options that say where the data are.
-    """
-    words = ["python", "-m", "experiments", "ablation", "attack", "--arms", self.arm]
-    words += ["--seeds", str(self.seed)]
-    return shlex.join([*words, *protocol.options(), *source, "--again"])
-
 
 @dataclasses.dataclass(frozen=True)
 class Filters:
@@ -140,19 +118,28 @@ class Filters:
   arm: str
   seed: int
 
-  def command(self, protocol: Protocol, *source: str) -> str:
-    """The command that makes the row again.
-
-    Args:
-      protocol: of the network's training.
-      *source: options that say where the data are.
-    """
-    words = ["python", "-m", "experiments", "ablation", "filters", "--arms", self.arm]
-    words += ["--seeds", str(self.seed)]
-    return shlex.join([*words, *protocol.options(), *source, "--again"])
-
 
 Spec = Training | Attack | Filters
+
+
+def command(specs: Sequence[Spec], protocol: Protocol, *source: str) -> str:
+  """The command that makes rows again.
+
+  Args:
+    specs: of the runs: one, or trainings of a network that were made at once, in which either all
+      rates or all seeds are equal.
+    protocol: of the runs.
+    *source: options that say where the data are.
+  """
+  first = specs[0]
+  name = {Training: "run", Attack: "attack", Filters: "filters"}[type(first)]
+  words = ["python", "-m", "experiments", "ablation", name, "--arms", first.arm]
+  words += ["--seeds", *dict.fromkeys(str(spec.seed) for spec in specs)]
+  if isinstance(first, Training):
+    rates = (repr(spec.rate) for spec in specs if isinstance(spec, Training))
+    words += ["--rate", *dict.fromkeys(rates)] + (["--search"] if first.search else [])
+  words += ["--together", str(len(specs))] if len(specs) > 1 else []
+  return shlex.join([*words, *protocol.options(), *source, "--again"])
 
 
 def identity(spec: Spec) -> str:

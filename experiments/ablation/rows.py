@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments import UsageError
-from experiments.ablation.protocol import Protocol, Spec, identity, spec_from
+from experiments.ablation.protocol import Protocol, Spec, Training, command, identity, spec_from
 from experiments.digests import write_atomically
 
 ROWS = "rows.jsonl"
@@ -85,32 +85,35 @@ class Rows:
     """
     return self.all().get(identity(spec))
 
-  def add(self, spec: Spec, result: Row) -> Row:
+  def add(self, spec: Spec, result: Row, together: Sequence[Training] = ()) -> Row:
     """Adds a row, in the place of one that is there.
 
     Args:
       spec: of the run.
       result: what came of it.
+      together: the runs that were trained at once, if there are others.
 
     Returns:
       The row.
     """
-    row = self.row(spec, result)
+    row = self.row(spec, result, together)
     self.add_all([row])
     return row
 
-  def row(self, spec: Spec, result: Row) -> Row:
+  def row(self, spec: Spec, result: Row, together: Sequence[Training] = ()) -> Row:
     """What a row is.
 
     Args:
       spec: of the run.
       result: what came of it.
+      together: the runs that were trained at once, if there are others.
     """
+    runs = together or [spec]
     return {
       "id": identity(spec),
       "kind": type(spec).__name__.lower(),
       "spec": dataclasses.asdict(spec),
-      "command": spec.command(self.protocol, *self.source),
+      "command": command(runs, self.protocol, *self.source),
     } | result
 
   def add_all(self, added: Iterable[Row]) -> None:

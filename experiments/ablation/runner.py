@@ -24,8 +24,9 @@ class Runner:
 
   Args:
     rows: to read and add to.
-    job: from a run to what its worker needs to know.
+    job: from runs to what their worker needs to know.
     workers: processes at a time.
+    together: runs of one network that a process trains at once, at most.
     again: whether to make the rows that there are once more, and compare.
     say: prints a line.
   """
@@ -33,13 +34,15 @@ class Runner:
   def __init__(
     self,
     rows: Rows,
-    job: Callable[[Spec], Job],
+    job: Callable[[Sequence[Spec]], Job],
     *,
     workers: int,
+    together: int = 1,
     again: bool = False,
     say: Callable[[str], None] = print,
   ):
-    self.rows, self.job, self.workers, self.again, self.say = rows, job, workers, again, say
+    self.rows, self.job, self.again, self.say = rows, job, again, say
+    self.workers, self.together = workers, together
     self.others = 0  # rows made again that differ
     self._processes: set[subprocess.Popen[str]] = set()
     self._lock = threading.Lock()
@@ -75,8 +78,8 @@ class Runner:
 
   def _stage(self, specs: Sequence[Spec]) -> None:
     """Makes the rows of these runs."""
-    queue = collections.deque(specs)
-    total = len(queue)
+    queue = collections.deque(groups(specs, self.together))
+    total, taken = len(specs), 0
 
     def work() -> None:
       try:
@@ -85,17 +88,22 @@ class Runner:
         self._error = self._error or str(error)
 
     def take() -> None:
+      nonlocal taken
       while self._error is None:
         with self._lock:
           if not queue:
             return
-          spec = queue.popleft()
-          number = total - len(queue)
-        if not self.again and self.rows.get(spec) is not None:
-          continue  # another command made it meanwhile
-        self._finish(spec, f"[{number}/{total}]", self._call(self.job(spec)))
+          group = queue.popleft()
+          places = [f"[{taken + number}/{total}]" for number in range(1, len(group) + 1)]
+          taken += len(group)
+        if not self.again:  # another command may have made some meanwhile
+          group = [spec for spec in group if self.rows.get(spec) is None]
+        if group:
+          self._finish(group, places, self._call(self.job(group)))
 
-    threads = [threading.Thread(target=work, daemon=True) for _ in range(min(self.workers, total))]
+    threads = [
+      threading.Thread(target=work, daemon=True) for _ in range(min(self.workers, len(queue)))
+    ]
     for thread in threads:
       thread.start()
     for thread in threads:
@@ -103,8 +111,8 @@ class Runner:
     if self._error is not None:
       raise UsageError(self._error)
 
-  def _call(self, job: Job) -> Mapping[str, Any]:
-    """What a worker says in the end."""
+  def _call(self, job: Job) -> Sequence[Mapping[str, Any]]:
+    """What a worker says of each run in the end."""
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     process = subprocess.Popen(
       [sys.executable, "-m", "experiments.ablation.worker"],
@@ -120,16 +128,24 @@ class Runner:
     finally:
       self._processes.discard(process)
     try:
-      return json.loads(output.splitlines()[-1])
+      told = json.loads(output.splitlines()[-1])
     except (IndexError, ValueError):
-      return {"error": f"a worker ended with code {process.returncode}; see above"}
+      told = {"error": f"a worker ended with code {process.returncode}; see above"}
+    return told if isinstance(told, list) else [told]
 
-  def _finish(self, spec: Spec, place: str, told: Mapping[str, Any]) -> None:
+  def _finish(
+    self, specs: Sequence[Spec], places: Sequence[str], told: Sequence[Mapping[str, Any]]
+  ) -> None:
+    """Says what became of runs."""
+    if "error" in told[0]:
+      self._error = f"{describe(specs[0])}: {told[0]['error']}"
+      return
+    for spec, place, outcome in zip(specs, places, told, strict=False):
+      self._say(spec, place, outcome)
+
+  def _say(self, spec: Spec, place: str, told: Mapping[str, Any]) -> None:
     """Says what became of a run."""
     what = f"{place} {describe(spec)}"
-    if "error" in told:
-      self._error = f"{describe(spec)}: {told['error']}"
-      return
     if told["state"] == "other":
       self.others += 1
       what += ": NOT as in its row, which stays"
@@ -144,6 +160,44 @@ class Runner:
     if told.get("seconds") is not None:
       what += f", {told['seconds']:.0f} s"
     self.say(what)
+
+
+def groups(specs: Sequence[Spec], together: int) -> list[list[Spec]]:
+  """Runs that are made by one process each.
+
+  Trainings of one network are put together where they differ in seed alone or, in searches, in rate
+  alone. Others are by themselves.
+
+  Args:
+    specs: of the runs, each once.
+    together: runs in a group, at most.
+  """
+  alike: dict[Any, list[Spec]] = {}
+  for spec in specs:
+    key: Any = spec
+    if isinstance(spec, Training) and together > 1:
+      key = spec.arm, spec.search, spec.seed if spec.search else spec.rate
+    alike.setdefault(key, []).append(spec)
+  return [
+    runs[first : first + together]
+    for runs in alike.values()
+    for first in range(0, len(runs), together)
+  ]
+
+
+def backend() -> str:
+  """The name of the devices that a worker would use: "cpu", "gpu" or "tpu".
+
+  Raises:
+    UsageError: if JAX finds none.
+  """
+  code = "import jax; print(jax.default_backend())"
+  process = subprocess.run(
+    [sys.executable, "-c", code], env=os.environ | ENVIRONMENT, stdout=subprocess.PIPE, text=True
+  )
+  if process.returncode:
+    raise UsageError("JAX cannot start; see above")
+  return process.stdout.strip()
 
 
 def describe(spec: Spec) -> str:

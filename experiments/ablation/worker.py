@@ -1,7 +1,8 @@
-"""A process that makes one row: `python -m experiments.ablation.worker`, with the job as JSON.
+"""A process that makes rows: `python -m experiments.ablation.worker`, with the job as JSON.
 
 The runner starts it with one thread, so that a run has the same bits whatever else is running, and
-several side by side, which is faster on a CPU than one with several threads.
+several side by side, which is faster on a CPU than one with several threads. Elsewhere one process
+trains several runs at once.
 """
 
 import dataclasses
@@ -9,6 +10,7 @@ import json
 import os
 import platform
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -34,7 +36,7 @@ class Job:
   """What a worker needs to know.
 
   Attributes:
-    spec: of the run.
+    specs: of the runs; several are of one network, and are trained at once.
     protocol: of the run.
     data: name of the data set.
     data_dir: folder of prepared sets, or None.
@@ -43,7 +45,7 @@ class Job:
     again: whether to run though there is a row, and compare.
   """
 
-  spec: Spec
+  specs: tuple[Spec, ...]
   protocol: Protocol
   data: str
   data_dir: str | None
@@ -53,7 +55,8 @@ class Job:
 
   def to_json(self) -> str:
     """The job as text."""
-    return json.dumps({"kind": type(self.spec).__name__.lower()} | dataclasses.asdict(self))
+    kind = type(self.specs[0]).__name__.lower()
+    return json.dumps({"kind": kind} | dataclasses.asdict(self))
 
   @classmethod
   def from_json(cls, text: str) -> "Job":
@@ -63,26 +66,31 @@ class Job:
       text: that `to_json` made.
     """
     values = json.loads(text)
-    values["spec"] = spec_from(values.pop("kind"), values["spec"])
+    kind = values.pop("kind")
+    values["specs"] = tuple(spec_from(kind, spec) for spec in values["specs"])
     return cls(**values | {"protocol": Protocol(**values["protocol"])})
 
 
-def perform(job: Job) -> tuple[Row, Literal["new", "same", "other"]]:
-  """Makes the row of a job.
+Outcome = tuple[Row, Literal["new", "same", "other"]]
+"""A row, and whether it is new, the same as the one that was there, or another: then the one that
+was there stays."""
+
+
+def perform(job: Job) -> list[Outcome]:
+  """Makes the rows of a job.
 
   Args:
     job: to do.
 
   Returns:
-    The row, and whether it is new, the same as the one that was there, or another: then the one
-    that was there stays.
+    What came of each run.
 
   Raises:
     UsageError: if the data will not do.
   """
-  from experiments.ablation import dataset, weights
+  from experiments.ablation import dataset
   from experiments.ablation.attacked import attack
-  from experiments.ablation.train import train
+  from experiments.ablation.train import train, train_together
 
   source = [] if job.data == DATA else ["--data", job.data]
   rows, where = Rows(job.out, job.protocol, source), environment()
@@ -90,31 +98,48 @@ def perform(job: Job) -> tuple[Row, Literal["new", "same", "other"]]:
   if digest != job.protocol.data:
     raise UsageError(f"`--data` {job.data!r} has other examples than the rows are of")
   loaded = dataset.cut(loaded, job.protocol)
-  before = rows.get(job.spec)
-  params = None
-  if isinstance(job.spec, Training):
-    result, params = train(job.spec, job.protocol, loaded, on_progress=_end_with_the_runner())
-  elif isinstance(job.spec, Filters):
-    params = _trained(Training(job.spec.arm, job.spec.seed), job, loaded, rows, where)
+  check = _end_with_the_runner()
+  trainings = [spec for spec in job.specs if isinstance(spec, Training)]
+  if len(trainings) > 1:
+    where["together"] = len(trainings)
+    trained = train_together(trainings, job.protocol, loaded, on_progress=check)
+    return [
+      _keep(job, rows, spec, result | {"environment": where}, params, trainings)
+      for spec, (result, params) in zip(trainings, trained, strict=True)
+    ]
+  (spec,) = job.specs
+  if isinstance(spec, Training):
+    result, params = train(spec, job.protocol, loaded, on_progress=check)
+    return [_keep(job, rows, spec, result | {"environment": where}, params)]
+  params = _trained(Training(spec.arm, spec.seed), job, loaded, rows, where)
+  if isinstance(spec, Filters):
     result = {"filters": np.asarray(params["conv1"]["kernel"], np.float64).tolist()}
   else:
-    own = Training(job.spec.arm, job.spec.seed)
-    others = {name: Training(name, job.spec.target_seed) for name in job.spec.targets}
-    params = _trained(own, job, loaded, rows, where)
-    result = attack(
-      job.spec,
-      loaded,
-      params,
-      {name: _trained(run, job, loaded, rows, where) for name, run in others.items()},
-    )
-  result |= {"environment": where}
+    others = {name: Training(name, spec.target_seed) for name in spec.targets}
+    targets = {name: _trained(run, job, loaded, rows, where) for name, run in others.items()}
+    result = attack(spec, loaded, params, targets)
+  return [_keep(job, rows, spec, result | {"environment": where})]
+
+
+def _keep(
+  job: Job,
+  rows: Rows,
+  spec: Spec,
+  result: Row,
+  params: Any = None,
+  together: Sequence[Training] = (),
+) -> Outcome:
+  """Adds a row, with its weights, or compares it with the one that is there."""
+  from experiments.ablation import weights
+
+  before = rows.get(spec)
   if before is not None and any(before.get(name) != result.get(name) for name in COMPARED):
     return before | result, "other"
-  if params is not None and isinstance(job.spec, Training):
-    weights.save(Path(job.weights) / f"{job.spec.stem()}.npz", params)
+  if isinstance(spec, Training):
+    weights.save(Path(job.weights) / f"{spec.stem()}.npz", params)
   if before is not None:
     return before, "same"
-  return rows.add(job.spec, result), "new"
+  return rows.add(spec, result, together), "new"
 
 
 def _trained(spec: Training, job: Job, loaded: Dataset, rows: Rows, where: Row) -> Any:
@@ -132,8 +157,8 @@ def _trained(spec: Training, job: Job, loaded: Dataset, rows: Rows, where: Row) 
   elif row["weights"] != result["weights"]:
     raise UsageError(
       f"the weights of {spec.stem()} are not in {job.weights!r}, and training them again gives "
-      "others than its row has: another machine or version; give `--weights` the folder that has "
-      "them, or `--out` another folder"
+      "others than its row has: another machine or version, or other runs with `--together`; give "
+      "`--weights` the folder that has them, or `--out` another folder"
     )
   weights.save(file, params)
   return params
@@ -170,16 +195,20 @@ def main() -> int:
   """Does the job that is on standard input.
 
   Returns:
-    The exit code: 0, or 2 for input that will not do. The last line on standard output is
-    {"state": ..., "accuracy": ...} or {"error": ...}.
+    The exit code: 0, or 2 for input that will not do. The last line on standard output is a list of
+    {"state": ..., "accuracy": ...}, one for each run, or {"error": ...}.
   """
   try:
-    row, state = perform(Job.from_json(sys.stdin.read()))
+    outcomes = perform(Job.from_json(sys.stdin.read()))
   except UsageError as error:
     print(json.dumps({"error": str(error)}))
     return 2
   told = ("accuracy", "diverged_at", "steps_to_target", "seconds")
-  print(json.dumps({"state": state} | {name: row.get(name) for name in told}))
+  print(
+    json.dumps(
+      [{"state": state} | {name: row.get(name) for name in told} for row, state in outcomes]
+    )
+  )
   return 0
 
 

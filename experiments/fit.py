@@ -138,7 +138,8 @@ def _follow(
   curves = [Curve() for _ in range(number)]
   marks = [0] * number  # where each run is evaluated next
   seconds, taken = 0.0, 0
-  while live := [run for run in range(number) if curves[run].diverged_at is None]:
+  live = list(range(number))
+  while True:
     scores = score()
     for run in live:
       curve = curves[run]
@@ -148,20 +149,20 @@ def _follow(
         curve.accuracy.append(scores[run].accuracy)
         if not np.isfinite(scores[run].loss):
           curve.diverged_at = taken
-        else:
+        elif taken < steps:
           pause = eval_every(curve) if callable(eval_every) else eval_every
           marks[run] = min(taken + pause, steps)
     live = [run for run in live if curves[run].diverged_at is None]
     if taken == steps or not live:
-      break
+      return curves
     end = min(marks[run] for run in live)
     losses, spent = advance(taken, end)
     for run in live:
       finite = np.isfinite(losses[:, run])
       if not finite.all():
         curves[run].diverged_at = taken + int(np.argmin(finite))
-    if all(curves[run].diverged_at is not None for run in live):
-      break
+    live = [run for run in live if curves[run].diverged_at is None]
+    if not live:
+      return curves
     on_progress(end - taken)
     taken, seconds = end, seconds + spent
-  return curves

@@ -20,7 +20,7 @@ class VmappedTrainer(Trainer):
   They differ in seed, learning rate, and the examples they see, and take the same number of steps.
   Each is what `Trainer` makes of it alone, up to the order in which sums are rounded. A state has
   an axis of runs in front of every leaf, and `run`, with indices (steps, runs, batch size), gives
-  losses (steps, runs).
+  losses (steps, runs). Of the other methods, `init_all` and `evaluate_all` are for such states.
 
   Args:
     model: see `Learner`.

@@ -296,6 +296,9 @@ def test_stages_of_a_study():
   rows = {identity(spec): training() for spec in trainings}
   assert studies.todo("fgsm", ("cnn",), (0,), rows)[-1] == studies.attack("cnn", 0)
   assert studies.attack("cnn", 0).target_seed == 1
+  # Networks that diverged are left alone, here one that images would be shown to.
+  rows[identity(Training("l2", 1))] = training(None, None)
+  assert studies.todo("fgsm", ("cnn", "l1", "l2"), (0,), rows) == trainings
 
 
 def test_studies_name_arms():

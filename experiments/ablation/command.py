@@ -52,7 +52,8 @@ class AblationCommand:
   search: bool = False
   """Short, with the score on a held-out part of the training set, of run alone."""
   again: bool = False
-  """Make rows that are there once more, and say whether they are the same; they stay."""
+  """Make rows that are there once more, and say whether they are the same; they stay. Rows of runs
+  made together are compared only where the same runs are made together again."""
   data: str = DATA
   """A set of TensorFlow Datasets, or a Keras-style .npz file; of the same examples either makes the
   same rows."""

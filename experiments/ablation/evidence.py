@@ -103,7 +103,7 @@ class Evidence:
         wanted += [Training(arm, seed, rate) for seed in self.seeds if rate is not None]
     else:
       wanted += trainings(study, arms, self.seeds)
-    wanted += followers(study, arms, self.seeds)
+    wanted += followers(study, arms, self.seeds, self.rows)
     return [spec for spec in wanted if identity(spec) not in self.rows]
 
 

@@ -89,7 +89,9 @@ class Recipe:
       | {
         "learning_rate": self.learning_rate,
         "final_loss": last.loss if finite else None,
-        "hyperparameters": _hyperparameters(self.learner, params, self.image_shape),
+        "hyperparameters": _hyperparameters(self.learner, params, self.image_shape)
+        if finite
+        else {},
         "parameters": sum(leaf.size for leaf in jax.tree.leaves(params)),
         "weights": digest(params),
       }

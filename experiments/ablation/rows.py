@@ -85,18 +85,17 @@ class Rows:
     """
     return self.all().get(identity(spec))
 
-  def add(self, spec: Spec, result: Row, together: Sequence[Training] = ()) -> Row:
+  def add(self, spec: Spec, result: Row) -> Row:
     """Adds a row, in the place of one that is there.
 
     Args:
       spec: of the run.
       result: what came of it.
-      together: the runs that were trained at once, if there are others.
 
     Returns:
       The row.
     """
-    row = self.row(spec, result, together)
+    row = self.row(spec, result)
     self.add_all([row])
     return row
 

@@ -94,12 +94,12 @@ class Runner:
           if not queue:
             return
           group = queue.popleft()
-          places = [f"[{taken + number}/{total}]" for number in range(1, len(group) + 1)]
+          places = {spec: f"[{taken + number}/{total}]" for number, spec in enumerate(group, 1)}
           taken += len(group)
         if not self.again:  # another command may have made some meanwhile
           group = [spec for spec in group if self.rows.get(spec) is None]
         if group:
-          self._finish(group, places, self._call(self.job(group)))
+          self._finish({spec: places[spec] for spec in group}, self._call(self.job(group)))
 
     threads = [
       threading.Thread(target=work, daemon=True) for _ in range(min(self.workers, len(queue)))
@@ -133,14 +133,13 @@ class Runner:
       told = {"error": f"a worker ended with code {process.returncode}; see above"}
     return told if isinstance(told, list) else [told]
 
-  def _finish(
-    self, specs: Sequence[Spec], places: Sequence[str], told: Sequence[Mapping[str, Any]]
-  ) -> None:
-    """Says what became of runs."""
+  def _finish(self, places: Mapping[Spec, str], told: Sequence[Mapping[str, Any]]) -> None:
+    """Says what became of runs, each with its place in the stage."""
     if "error" in told[0]:
-      self._error = f"{describe(specs[0])}: {told[0]['error']}"
+      names = "; ".join(describe(spec) for spec in places)
+      self._error = f"{names}: {told[0]['error']}"
       return
-    for spec, place, outcome in zip(specs, places, told, strict=False):
+    for (spec, place), outcome in zip(places.items(), told, strict=True):
       self._say(spec, place, outcome)
 
   def _say(self, spec: Spec, place: str, told: Mapping[str, Any]) -> None:
@@ -149,6 +148,9 @@ class Runner:
     if told["state"] == "other":
       self.others += 1
       what += ": NOT as in its row, which stays"
+    elif told["state"] == "apart":
+      row = self.rows.get(spec) or {}
+      what += f": NOT compared with its row, which {row.get('command')!r} makes again"
     elif told["state"] == "same":
       what += ": as in its row, bit for bit"
     if told.get("diverged_at") is not None:
@@ -197,7 +199,7 @@ def backend() -> str:
   )
   if process.returncode:
     raise UsageError("JAX cannot start; see above")
-  return process.stdout.strip()
+  return process.stdout.splitlines()[-1]
 
 
 def describe(spec: Spec) -> str:

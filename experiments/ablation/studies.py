@@ -156,23 +156,43 @@ def todo(
     return [*search, *final]
   runs: list[Spec] = list(trainings(study, arms, seeds))
   if all(identity(run) in rows for run in runs):
-    runs += followers(study, arms, seeds)
+    runs += followers(study, arms, seeds, rows)
   return runs
 
 
-def followers(study: str, arms: Sequence[str], seeds: Sequence[int]) -> list[Spec]:
-  """What a study looks for in its trained networks.
+def followers(
+  study: str, arms: Sequence[str], seeds: Sequence[int], rows: Mapping[str, Row]
+) -> list[Spec]:
+  """What a study looks for in its trained networks; nothing in those that diverged.
 
   Args:
     study: its name, one of `STUDIES`.
     arms: names of the networks.
     seeds: of their training.
+    rows: that there are, by identity.
   """
+  specs: list[Attack | Filters] = []
   if study == "fgsm":
-    return [attack(arm, seed) for seed in seeds for arm in arms]
-  if study == "filters":
-    return [Filters(arm, seed) for seed in seeds for arm in arms]
-  return []
+    specs += [attack(arm, seed) for seed in seeds for arm in arms]
+  elif study == "filters":
+    specs += [Filters(arm, seed) for seed in seeds for arm in arms]
+  return [
+    spec
+    for spec in specs
+    if all(rows.get(identity(run), {}).get("diverged_at") is None for run in networks(spec))
+  ]
+
+
+def networks(spec: Attack | Filters) -> list[Training]:
+  """The training runs whose networks a row looks at, its own first.
+
+  Args:
+    spec: of the row.
+  """
+  own = Training(spec.arm, spec.seed)
+  if isinstance(spec, Filters):
+    return [own]
+  return [own, *(Training(name, spec.target_seed) for name in spec.targets)]
 
 
 def final_runs(

@@ -130,10 +130,16 @@ def trainings(evidence: Evidence, study: str) -> str:
 
 
 def _seconds(runs: Mapping[int, Row]) -> str:
-  """Seconds to the target, at the pace of the run that shared the machine least."""
-  paces = [row["seconds"] / last for row in runs.values() if (last := row["curve"]["steps"][-1])]
+  """Seconds to the target, at the pace of the run that shared the machine least.
+
+  Runs that were made together have no pace of their own.
+  """
+  alone = [row for row in runs.values() if "together" not in row["environment"]]
+  paces = [row["seconds"] / last for row in alone if (last := row["curve"]["steps"][-1])]
   taken = [steps for steps in column(runs, "steps_to_target") if steps is not None]
-  return spread([steps * min(paces) for steps in taken], 0, interval=False) if taken else ""
+  if not taken or not paces:
+    return ""
+  return spread([steps * min(paces) for steps in taken], 0, interval=False)
 
 
 def searches(evidence: Evidence) -> str:

@@ -30,13 +30,13 @@ OPENING = _flow("""
 PROTOCOL = _flow("""
   LeNet-5, SGD with momentum 0.9, batches of {batch_size}, learning rate 0.003, times 0.1 after
   {first:g} and {second:g} of {epochs} epochs, inputs in [0, 1], PyTorch's initialisation; {train}
-  training and {test} test images; at most {seeds} of each network, for a run takes {minutes:.1f}
-  minutes of a core (the median). The accuracy is that after the last epoch. The test set is
-  evaluated 24 times in the first epoch (in the oldest rows six times), six times an epoch up to the
-  third and until 98 % are reached, then once.
-  Seconds are of training steps alone, at the pace of each network's fastest run, since the machine
-  was shared with other work. Numbers are mean ± standard deviation [95 % interval of the mean];
-  of times to 98 %, which compare by their quotients, without the interval.
+  training and {test} test images; at most {seeds} of each network{cost}. The accuracy is that after
+  the last epoch. The test set is evaluated 24 times in the first epoch (in the oldest rows six
+  times), six times an epoch up to the third and until 98 % are reached, then once. Seconds are of
+  training steps alone, at the pace of each network's fastest run, since the machine was shared with
+  other work; of runs that were made at once there are none. Numbers are mean ± standard deviation
+  [95 % interval of the mean]; of times to 98 %, which compare by their quotients, without the
+  interval.
 """)
 
 RULES = _flow(f"""

@@ -83,7 +83,7 @@ def train_together(
     evaluated,
     np.stack([each.train[each.order] for each in recipes], axis=1),
     subsets,
-    eval_every=recipe.next_evaluation,
+    eval_every=recipe.next_evaluation,  # all runs have as many steps in an epoch
     on_progress=on_progress,
   )
   cost = _cost(start, trainer, len(specs))

@@ -19,6 +19,7 @@ import numpy as np
 from experiments import UsageError
 from experiments.ablation.protocol import Filters, Protocol, Spec, Training, spec_from
 from experiments.ablation.rows import Row, Rows
+from experiments.ablation.studies import networks
 from experiments.data import Dataset
 
 DATA = "mnist"
@@ -71,9 +72,11 @@ class Job:
     return cls(**values | {"protocol": Protocol(**values["protocol"])})
 
 
-Outcome = tuple[Row, Literal["new", "same", "other"]]
-"""A row, and whether it is new, the same as the one that was there, or another: then the one that
-was there stays."""
+State = Literal["new", "same", "other", "apart"]
+"""What a row is to the one that was there, which stays: there was none, it has the same results or
+others, or others where runs were made together by one command and not by the other, so that they
+need not be the same."""
+Outcome = tuple[Row, State]
 
 
 def perform(job: Job) -> list[Outcome]:
@@ -86,11 +89,9 @@ def perform(job: Job) -> list[Outcome]:
     What came of each run.
 
   Raises:
-    UsageError: if the data will not do.
+    UsageError: if the data will not do, or a network that is to be looked at diverged.
   """
-  from experiments.ablation import dataset
-  from experiments.ablation.attacked import attack
-  from experiments.ablation.train import train, train_together
+  from experiments.ablation import dataset, weights
 
   source = [] if job.data == DATA else ["--data", job.data]
   rows, where = Rows(job.out, job.protocol, source), environment()
@@ -98,69 +99,85 @@ def perform(job: Job) -> list[Outcome]:
   if digest != job.protocol.data:
     raise UsageError(f"`--data` {job.data!r} has other examples than the rows are of")
   loaded = dataset.cut(loaded, job.protocol)
-  check = _end_with_the_runner()
   trainings = [spec for spec in job.specs if isinstance(spec, Training)]
   if len(trainings) > 1:
     where["together"] = len(trainings)
-    trained = train_together(trainings, job.protocol, loaded, on_progress=check)
-    return [
-      _keep(job, rows, spec, result | {"environment": where}, params, trainings)
-      for spec, (result, params) in zip(trainings, trained, strict=True)
-    ]
-  (spec,) = job.specs
-  if isinstance(spec, Training):
-    result, params = train(spec, job.protocol, loaded, on_progress=check)
-    return [_keep(job, rows, spec, result | {"environment": where}, params)]
-  params = _trained(Training(spec.arm, spec.seed), job, loaded, rows, where)
-  if isinstance(spec, Filters):
-    result = {"filters": np.asarray(params["conv1"]["kernel"], np.float64).tolist()}
+  if trainings:
+    params, results = _train(trainings, job, loaded)
   else:
-    others = {name: Training(name, spec.target_seed) for name in spec.targets}
-    targets = {name: _trained(run, job, loaded, rows, where) for name, run in others.items()}
-    result = attack(spec, loaded, params, targets)
-  return [_keep(job, rows, spec, result | {"environment": where})]
+    params, results = [None], [_look(job, loaded, rows, where)]
+  made = [
+    rows.row(spec, result | {"environment": where}, trainings)
+    for spec, result in zip(job.specs, results, strict=True)
+  ]
+  before = [rows.get(spec) for spec in job.specs]
+  states: list[State] = [_state(row, old) for row, old in zip(made, before, strict=True)]
+  for spec, state, leaves in zip(job.specs, states, params, strict=True):
+    if isinstance(spec, Training) and state in ("new", "same"):
+      weights.save(Path(job.weights) / f"{spec.stem()}.npz", leaves)
+  # At once, so that there is all of a group or nothing.
+  rows.add_all([row for row, state in zip(made, states, strict=True) if state == "new"])
+  return [
+    (old if old is not None and state == "same" else row, state)
+    for row, old, state in zip(made, before, states, strict=True)
+  ]
 
 
-def _keep(
-  job: Job,
-  rows: Rows,
-  spec: Spec,
-  result: Row,
-  params: Any = None,
-  together: Sequence[Training] = (),
-) -> Outcome:
-  """Adds a row, with its weights, or compares it with the one that is there."""
-  from experiments.ablation import weights
+def _train(specs: Sequence[Training], job: Job, loaded: Dataset) -> tuple[list[Any], list[Row]]:
+  """Final parameters and results of training runs."""
+  from experiments.ablation.train import train, train_together
 
-  before = rows.get(spec)
-  if before is not None and any(before.get(name) != result.get(name) for name in COMPARED):
-    return before | result, "other"
-  if isinstance(spec, Training):
-    weights.save(Path(job.weights) / f"{spec.stem()}.npz", params)
-  if before is not None:
-    return before, "same"
-  return rows.add(spec, result, together), "new"
+  check = _end_with_the_runner()
+  if len(specs) > 1:
+    trained = train_together(specs, job.protocol, loaded, on_progress=check)
+  else:
+    trained = [train(specs[0], job.protocol, loaded, on_progress=check)]
+  return [params for _, params in trained], [result for result, _ in trained]
+
+
+def _look(job: Job, loaded: Dataset, rows: Rows, where: Row) -> Row:
+  """What is to be seen in trained networks."""
+  from experiments.ablation.attacked import attack
+
+  (spec,) = job.specs
+  assert not isinstance(spec, Training)
+  own, *others = (_trained(run, job, loaded, rows, where) for run in networks(spec))
+  if isinstance(spec, Filters):
+    return {"filters": np.asarray(own["conv1"]["kernel"], np.float64).tolist()}
+  return attack(spec, loaded, own, dict(zip(spec.targets, others, strict=True)))
+
+
+def _state(row: Row, before: Row | None) -> State:
+  """What a row is to the one that was there."""
+  if before is None:
+    return "new"
+  if all(before.get(name) == row.get(name) for name in COMPARED):
+    return "same"
+  grouped = any("together" in each["environment"] for each in (row, before))
+  return "apart" if grouped and row["command"] != before["command"] else "other"
 
 
 def _trained(spec: Training, job: Job, loaded: Dataset, rows: Rows, where: Row) -> Any:
   """The final parameters of a run: those that are kept or, if need be, made again."""
   from experiments.ablation import weights
-  from experiments.ablation.train import train
 
   file = Path(job.weights) / f"{spec.stem()}.npz"
   row = rows.get(spec)
-  if row is not None and (params := weights.load(file, row["weights"])) is not None:
-    return params
-  result, params = train(spec, job.protocol, loaded, on_progress=_end_with_the_runner())
-  if row is None:
-    rows.add(spec, result | {"environment": where})
-  elif row["weights"] != result["weights"]:
-    raise UsageError(
-      f"the weights of {spec.stem()} are not in {job.weights!r}, and training them again gives "
-      "others than its row has: another machine or version, or other runs with `--together`; give "
-      "`--weights` the folder that has them, or `--out` another folder"
-    )
-  weights.save(file, params)
+  params = None if row is None else weights.load(file, row["weights"])
+  if params is None:
+    (params,), (result,) = _train([spec], job, loaded)
+    if row is None:
+      row = rows.add(spec, result | {"environment": where})
+    elif row["weights"] != result["weights"]:
+      raise UsageError(
+        f"the weights of {spec.stem()} are not in {job.weights!r}, and training it again gives "
+        "others than its row has, as on another machine or with other versions; give `--weights` "
+        f"the folder that has them, make them by the row's own command, {row['command']!r}, or "
+        "give `--out` another folder"
+      )
+    weights.save(file, params)
+  if row is not None and row["diverged_at"] is not None:
+    raise UsageError(f"the training of {spec.stem()} diverged: there is no network to look at")
   return params
 
 

@@ -164,8 +164,13 @@ def test_outcomes():
   assert both.pop((YES, NO)) is Outcome.PAPER_ONLY
   assert both.pop((NO, YES)) is Outcome.TUNED_ONLY
   assert both.pop((NO, NO)) is Outcome.FAILS
-  for pair, outcome in both.items():
-    assert outcome is (Outcome.OPEN if MISSING in pair else Outcome.UNDECIDED)
+  assert both.pop((YES, UNDECIDED)) is Outcome.PAPER_AT_LEAST
+  assert both.pop((UNDECIDED, YES)) is Outcome.TUNED_AT_LEAST
+  assert both.pop((NO, UNDECIDED)) is Outcome.NOT_PAPER
+  assert both.pop((UNDECIDED, NO)) is Outcome.NOT_TUNED
+  assert both.pop((UNDECIDED, UNDECIDED)) is Outcome.UNDECIDED
+  assert len(both) == 7
+  assert set(both.values()) == {Outcome.OPEN}
 
 
 def test_one_of_several_needs_wider_intervals():

@@ -70,7 +70,8 @@ def convergence(path: Path, panels: Mapping[str, Mapping[str, Band]], target: fl
     axis.set_title(title, fontsize=_FONT + 1)
     axis.set_xlabel("epochs (logarithmic)", fontsize=_FONT)
     axis.set(xscale="log", yscale="log")
-    ticks = [tick for tick in (0.2, 0.5, 1, 2, 5, 10, 20) if tick <= axis.get_xlim()[1]]
+    low, high = axis.get_xlim()
+    ticks = [tick for tick in (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20) if low <= tick <= high]
     axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     axis.xaxis.set_minor_formatter(NullFormatter())
     _finish(axis, "upper right")

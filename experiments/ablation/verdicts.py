@@ -26,6 +26,10 @@ class Outcome(enum.Enum):
   PAPER_ONLY = "holds only at the paper's learning rate"
   TUNED_ONLY = "holds only at tuned learning rates"
   FAILS = "does not hold"
+  PAPER_AT_LEAST = "holds at the paper's learning rate, undecided at tuned ones"
+  TUNED_AT_LEAST = "undecided at the paper's learning rate, holds at tuned ones"
+  NOT_PAPER = "does not hold at the paper's learning rate, undecided at tuned ones"
+  NOT_TUNED = "undecided at the paper's learning rate, does not hold at tuned ones"
   UNDECIDED = "undecided: too few seeds to tell"
   OPEN = "open: runs are missing"
 
@@ -93,6 +97,10 @@ def at_both_rates(paper: Finding, tuned: Finding) -> Verdict:
     (Answer.YES, Answer.NO): Outcome.PAPER_ONLY,
     (Answer.NO, Answer.YES): Outcome.TUNED_ONLY,
     (Answer.NO, Answer.NO): Outcome.FAILS,
+    (Answer.YES, Answer.UNDECIDED): Outcome.PAPER_AT_LEAST,
+    (Answer.UNDECIDED, Answer.YES): Outcome.TUNED_AT_LEAST,
+    (Answer.NO, Answer.UNDECIDED): Outcome.NOT_PAPER,
+    (Answer.UNDECIDED, Answer.NO): Outcome.NOT_TUNED,
   }
   answers = paper.answer, tuned.answer
   outcome = outcomes.get(answers, Outcome.UNDECIDED)

@@ -37,12 +37,14 @@ class Claim:
     source: where in the paper it is from; "ours" is a question of this page.
     text: what is said.
     decide: from the rows to the verdict.
+    main: whether the README repeats it.
   """
 
   study: str
   source: str
   text: str
   decide: Callable[[Evidence], Verdict]
+  main: bool = False
 
 
 def _faster(study: str, fast: str, slow: str, factor: float) -> Callable[[Evidence], Verdict]:
@@ -131,6 +133,7 @@ CLAIMS: tuple[Claim, ...] = (
       "section 4, figure 2 a, b",
       f"The {_label(arm)} KNN reaches 98 % twice as fast as the CNN.",
       _faster("kernels", arm, "cnn", 2.0),
+      main=True,
     )
     for arm in ("polynomial", "gaussian")
   ),
@@ -139,6 +142,7 @@ CLAIMS: tuple[Claim, ...] = (
     "section 4, figure 2 a, b",
     "The sigmoid KNN takes twice as long as the CNN.",
     _faster("kernels", "cnn", "sigmoid", 2.0),
+    main=True,
   ),
   *(
     Claim(
@@ -146,6 +150,7 @@ CLAIMS: tuple[Claim, ...] = (
       "section 4",
       f"The {_label(arm)} KNN reaches an accuracy of {100 * value:.2f} %.",
       _at_paper_rate(reaches, "kernels", (arm,), value),
+      main=True,
     )
     for arm, value in (("l1", 0.9905), ("l2", 0.9919))
   ),
@@ -218,12 +223,14 @@ CLAIMS: tuple[Claim, ...] = (
     "ours",
     "With its own learning rate, some KNN reaches 98 % sooner than the CNN with its own.",
     _some(lambda ours, cnn, level: faster(ours, cnn, 1.0, level)),
+    main=True,
   ),
   Claim(
     "tuned",
     "ours",
     "With its own learning rate, some KNN is more accurate in the end than the CNN with its own.",
     _some(more_accurate),
+    main=True,
   ),
   *(
     Claim(

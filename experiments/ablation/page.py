@@ -75,7 +75,7 @@ def readme_section(evidence: Evidence, folder: str, plots: Sequence[str]) -> str
   decided = [
     f"- {claim.text} **{verdict.outcome.value.capitalize()}** ({verdict.numbers})."
     for claim in CLAIMS
-    if claim.source != "ours" and claim.study == "kernels"
+    if claim.main
     for verdict in [claim.decide(evidence)]
     if verdict.outcome is not Outcome.OPEN
   ]

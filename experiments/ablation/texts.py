@@ -36,7 +36,7 @@ PROTOCOL = _flow("""
   training steps alone, at the pace of each network's fastest run, since the machine was shared with
   other work; of runs that were made at once there are none. Numbers are mean ± standard deviation
   [95 % interval of the mean]; of times to 98 %, which compare by their quotients, without the
-  interval.
+  interval. In the plots, lines are means over seeds, and bands reach from the lowest to the highest.
 """)
 
 RULES = _flow(f"""
@@ -71,7 +71,8 @@ README = _flow("""
   LeNet-5 on MNIST with a kervolution as its first layer (conv-kerv: as its second, kerv-kerv: as
   both): by the paper's protocol (learning rate 0.003) and with each network's own learning rate,
   chosen on held-out training images. Mean ± standard deviation, of accuracies [95 % interval
-  of the mean], of at most {seeds}.
+  of the mean], of at most {seeds}; in the plot, lines are means, and bands reach from the lowest to
+  the highest.
 """)
 
 INTRODUCTIONS = {

@@ -36,7 +36,7 @@ PROTOCOL = _flow("""
   training steps alone, at the pace of each network's fastest run, since the machine was shared with
   other work; of runs that were made at once there are none. Numbers are mean ± standard deviation
   [95 % interval of the mean]; of times to 98 %, which compare by their quotients, without the
-  interval. In the plots, lines are means over seeds, and bands reach from the lowest to the highest.
+  interval. In the plots, lines are means over seeds; bands reach from the lowest to the highest.
 """)
 
 RULES = _flow(f"""

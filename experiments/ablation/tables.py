@@ -183,10 +183,11 @@ def table_1(evidence: Evidence) -> str:
       f"{100 * robustness.PAPER_CLEAN[arm]:.2f}",
       f"{100 * robustness.PAPER_ATTACKED[arm]:.2f}",
     )
-    lengths = spread(robustness.gradient_lengths(rows), 4)
+    lengths = spread([1e4 * length for length in robustness.gradient_lengths(rows)], 2)
     body.append([ARMS[arm].label, str(len(rows)), clean, paper[0], under, paper[1], lengths])
   at = "" if epsilon is None else f" at {epsilon:.3f}"
-  head = ["network", "seeds", "clean, %", "paper", f"FGSM{at}, %", "paper", "gradient length"]
+  head = ["network", "seeds", "clean, %", "paper", f"FGSM{at}, %", "paper"]
+  head.append("gradient length, 1e-4")
   return table(head, body) if body else ""
 
 

@@ -98,7 +98,8 @@ INTRODUCTIONS = {
   """),
   "filters": _flow("""
     First-layer filters of the CNN and of the polynomial (2, 0.5) KNN, seed 0, paired so that the
-    sum of their correlations is largest.
+    sum of their correlations is largest. Both networks start from the same weights. A few large
+    weights are beyond the scale.
   """),
   "tuned": _flow("""
     The learning rate with the highest accuracy on a tenth of the training set that is held out,

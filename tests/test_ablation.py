@@ -69,10 +69,10 @@ def tiny(tmp_path_factory):
   return file, dataset.load(file)[1]
 
 
-def job(tiny, folder, spec, again=False):
+def job(tiny, folder, spec):
   file, digest = tiny
   protocol = Protocol(**vars(TINY) | {"data": digest})
-  return Job((spec,), protocol, file, None, str(folder / "rows"), str(folder / "weights"), again)
+  return Job((spec,), protocol, file, None, str(folder / "rows"), str(folder / "weights"))
 
 
 def perform_one(job):
@@ -199,7 +199,7 @@ def test_attacks_and_filters_train_what_is_not_there(tiny, tmp_path):
   np.testing.assert_array_equal(np.float32(filters["filters"]), kept["conv1"]["kernel"])
   # Weights that are not those of the row are made again.
   (tmp_path / "weights" / "linear-cnn-rate0.003-seed0.npz").write_bytes(b"damaged")
-  again, state = perform_one(job(tiny, tmp_path, Filters("linear-cnn", 0), again=True))
+  again, state = perform_one(job(tiny, tmp_path, Filters("linear-cnn", 0)))
   assert state == "same"
   assert again == filters
 
@@ -207,10 +207,10 @@ def test_attacks_and_filters_train_what_is_not_there(tiny, tmp_path):
 def test_a_row_made_again_is_compared_and_stays(tiny, tmp_path):
   spec = Training("linear-cnn", 0)
   row, _ = perform_one(job(tiny, tmp_path, spec))
-  assert perform_one(job(tiny, tmp_path, spec, again=True)) == (row, "same")
+  assert perform_one(job(tiny, tmp_path, spec)) == (row, "same")
   rows = Rows(tmp_path / "rows")
   rows.add(spec, {name: value for name, value in row.items() if name != "id"} | {"accuracy": 0.5})
-  _, state = perform_one(job(tiny, tmp_path, spec, again=True))
+  _, state = perform_one(job(tiny, tmp_path, spec))
   assert state == "other"
   kept = rows.get(spec)
   assert kept is not None

@@ -169,7 +169,7 @@ def run(command: AblationCommand) -> int:
 
   def job(specs: Sequence[Spec]) -> Job:
     places = command.data, command.data_dir, command.out, command.weights
-    return Job(tuple(specs), protocol, *places, again=command.again)
+    return Job(tuple(specs), protocol, *places)
 
   workers, together = _how(command)
   runner = Runner(rows, job, workers=workers, together=together, again=command.again, say=_say)

@@ -43,7 +43,6 @@ class Job:
     data_dir: folder of prepared sets, or None.
     out: folder of the rows.
     weights: folder of the final parameters.
-    again: whether to run though there is a row, and compare.
   """
 
   specs: tuple[Spec, ...]
@@ -52,7 +51,6 @@ class Job:
   data_dir: str | None
   out: str
   weights: str
-  again: bool = False
 
   def to_json(self) -> str:
     """The job as text."""

@@ -12,21 +12,16 @@ from experiments.ablation.claims import CLAIMS
 from experiments.ablation.evidence import Evidence, by_arm
 from experiments.ablation.protocol import Protocol, Training, identity
 from experiments.ablation.rows import Rows
-from experiments.ablation.summary import Summary, difference, ratio
-from experiments.ablation.verdicts import (
-  Answer,
-  Finding,
-  Outcome,
-  alone,
-  at_both_rates,
+from experiments.ablation.rules import (
   faster,
   has,
   more_accurate,
   reaches,
   same_accuracy,
   shared_level,
-  some,
 )
+from experiments.ablation.summary import Summary, difference, ratio
+from experiments.ablation.verdicts import Answer, Finding, Outcome, alone, at_both_rates, some
 
 YES, NO, UNDECIDED, MISSING = Answer
 

@@ -5,9 +5,10 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from experiments.ablation import tables, texts
-from experiments.ablation.claims import CLAIMS, PGD_EPSILON
+from experiments.ablation.claims import CLAIMS
 from experiments.ablation.evidence import Evidence, by_arm
 from experiments.ablation.protocol import Protocol
+from experiments.ablation.robustness import PGD_EPSILON
 from experiments.ablation.rows import Row
 from experiments.ablation.studies import KERNELS, STUDIES
 from experiments.ablation.verdicts import Outcome

@@ -14,6 +14,8 @@ from experiments.ablation.verdicts import Answer, Finding
 PAPER_CLEAN = {"cnn": 0.9917, "l1": 0.9912, "l2": 0.9911}
 PAPER_ATTACKED = {"cnn": 0.7192, "l1": 0.7408, "l2": 0.7636}
 """Table 1."""
+PGD_EPSILON = 0.1
+"""At which networks are compared under PGD."""
 NO_MORE_ROBUST = 0.01
 """Difference of accuracies under attack that is none."""
 SLACK = 0.005

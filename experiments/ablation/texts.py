@@ -2,7 +2,7 @@
 
 from experiments.ablation.evidence import FEWEST
 from experiments.ablation.robustness import NO_MORE_ROBUST, SLACK
-from experiments.ablation.verdicts import NO_BETTER, NO_FASTER
+from experiments.ablation.rules import NO_BETTER, NO_FASTER
 
 TITLES = {
   "kernels": "Kernel functions (figure 2 a, b)",

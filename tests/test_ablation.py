@@ -512,7 +512,12 @@ def test_the_page_of_all_rows(tmp_path):
   for name in ("fgsm", "filters"):
     assert f"]({name}.png)" in text
     assert (tmp_path / "rows" / f"{name}.png").stat().st_size > 5000
+  theirs, ours = text.split("### What it leaves open")
+  assert "The polynomial KNN reaches 98 % twice as fast" in theirs
+  assert "some KNN is more accurate" in ours
+  assert "; 3 seeds of each network, for a run takes" in text
   section = file.read_text()
+  assert "at most" not in section
   assert section.startswith("above\n")
   assert section.endswith("below\n")
   assert "\nold\n" not in section
@@ -520,6 +525,14 @@ def test_the_page_of_all_rows(tmp_path):
   assert "| CNN | 99.0" in section
   assert "- The polynomial KNN reaches 98 % twice as fast as the CNN. **" in section
   assert "- With its own learning rate, some KNN is more accurate" in section
+
+
+def test_the_page_says_where_there_are_more_seeds(tmp_path):
+  rows = fill(Rows(tmp_path / "rows", Protocol(data="x")))
+  fill(rows, seeds=(0, 1, 2, 3), studies=("tuned",))
+  text = page.method(Evidence(rows.all()), Protocol())
+  assert "4 seeds of each network in tuned, 3 in kernels, arrangement, no-relu," in text
+  assert "of 3 to 4 seeds;" in page.readme_section(Evidence(rows.all()), "rows", [])
 
 
 def test_runs_made_together_have_no_seconds_and_no_cost_of_their_own(tmp_path):

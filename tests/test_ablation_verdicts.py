@@ -239,6 +239,21 @@ def test_every_claim_is_decided_by_complete_rows_and_by_no_others(tmp_path):
   }
 
 
+def test_more_seeds_of_one_study_are_not_missed_in_others(tmp_path):
+  rows = fill(Rows(tmp_path, Protocol()))
+  fill(rows, seeds=range(5), studies=("tuned", "kernels"))
+  evidence = Evidence(rows.all())
+  wanted = {study: evidence.wanted_seeds(study) for study in studies.STUDIES}
+  more = {study for study, seeds in wanted.items() if seeds == [0, 1, 2, 3, 4]}
+  assert more == {"tuned", "kernels"}  # not the arrangement, which shares two networks with it
+  assert all(wanted[study] == [0, 1, 2] for study in wanted.keys() - more)
+  assert not any(evidence.missing(study) for study in studies.STUDIES)
+  assert len(evidence.runs("tuned", "l1")) == 5
+  lost = rows.all()
+  del lost[identity(Training("l1", 3, evidence.rate("tuned", "l1")))]
+  assert by_arm(Evidence(lost).missing("tuned")) == {"l1": ["seed 3"]}
+
+
 def test_a_network_that_no_learning_rate_is_good_for_leaves_no_claim_open(tmp_path):
   folder = fill(Rows(tmp_path, Protocol()))
   rows = folder.all()

@@ -88,23 +88,45 @@ class Evidence:
     runs = searches(arm, self.rows)
     return {run.rate: self.rows[identity(run)] for run in runs if identity(run) in self.rows}
 
+  def wanted_seeds(self, study: str) -> list[int]:
+    """The fewest, and others of which there is a row that belongs to no other study.
+
+    Args:
+      study: its name.
+    """
+    others = {
+      identity(spec)
+      for other in STUDIES
+      if other != study
+      for spec in self._wanted(other, self.seeds)
+    }
+    found = {
+      spec.seed
+      for spec in self._wanted(study, self.seeds)
+      if identity(spec) in self.rows.keys() - others
+    }
+    return sorted(found | set(range(FEWEST)))
+
   def missing(self, study: str) -> list[Spec]:
     """Runs of a study that have no row; of those whose rate is to be chosen, the searches.
 
     Args:
       study: its name.
     """
+    wanted = self._wanted(study, self.wanted_seeds(study))
+    return [spec for spec in wanted if identity(spec) not in self.rows]
+
+  def _wanted(self, study: str, seeds: Sequence[int]) -> list[Spec]:
     arms = STUDIES[study]
     wanted: list[Spec] = []
     if study == "tuned":
       for arm in arms:
         wanted += searches(arm, self.rows)
         rate = tuned_rate(arm, self.rows)
-        wanted += [Training(arm, seed, rate) for seed in self.seeds if rate is not None]
+        wanted += [Training(arm, seed, rate) for seed in seeds if rate is not None]
     else:
-      wanted += trainings(study, arms, self.seeds)
-    wanted += followers(study, arms, self.seeds, self.rows)
-    return [spec for spec in wanted if identity(spec) not in self.rows]
+      wanted += trainings(study, arms, seeds)
+    return [*wanted, *followers(study, arms, seeds, self.rows)]
 
 
 def by_arm(specs: Iterable[Spec]) -> dict[str, list[str]]:

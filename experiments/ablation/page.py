@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from experiments.ablation import tables, texts
-from experiments.ablation.claims import CLAIMS
+from experiments.ablation.claims import CLAIMS, OURS
 from experiments.ablation.evidence import Evidence, by_arm
 from experiments.ablation.protocol import Protocol
 from experiments.ablation.robustness import PGD_EPSILON
@@ -55,12 +55,12 @@ def readme_section(evidence: Evidence, folder: str, plots: Sequence[str]) -> str
     plots: names of the files that there are.
   """
   head = ["network", "accuracy, %", "steps to 98 %", "rate", "accuracy, tuned", "steps, tuned"]
-  body, most = [], 0
+  body, numbers = [], set()
   for arm in (*KERNELS, "conv-kerv", "kerv-kerv"):
     paper, tuned = evidence.runs(_study(arm), arm), evidence.runs("tuned", arm)
     if not paper and not tuned:
       continue
-    most = max(most, len(paper), len(tuned))
+    numbers |= {len(paper), len(tuned)} - {0}
     rate = evidence.rate("tuned", arm)
     cells = [tables.ARMS[arm].label]
     cells += [tables.accuracy(paper), tables.steps(paper)] if paper else ["", ""]
@@ -68,7 +68,7 @@ def readme_section(evidence: Evidence, folder: str, plots: Sequence[str]) -> str
     cells += [tables.accuracy(tuned), tables.steps(tuned)] if tuned else ["", ""]
     body.append(cells)
   parts = [
-    texts.README.format(seeds=_seeds(most)),
+    texts.README.format(seeds=_range(numbers)),
     tables.table(head, body),
   ]
   if BOTH_RATES in plots:
@@ -95,7 +95,7 @@ def method(evidence: Evidence, protocol: Protocol) -> str:
   """
   runs = [row for row in evidence.rows.values() if row["spec"].get("search") is False]
   text = texts.PROTOCOL.format(
-    seeds=_seeds(len({row["spec"]["seed"] for row in runs})),
+    seeds=_seeds_by_study(evidence),
     cost=_cost(runs),
     batch_size=protocol.batch_size,
     first=protocol.epochs / 2,
@@ -113,10 +113,10 @@ def method(evidence: Evidence, protocol: Protocol) -> str:
     key = ", ".join(parts)
     places.setdefault(key, []).append((where["commit"] or "none")[:12])
   lines = [
-    f"- {len(commits)} rows: {key}; commits {', '.join(sorted(set(commits)))}"
+    f"- Machine of {len(commits)} rows: {key}; commits {', '.join(sorted(set(commits)))}"
     for key, commits in sorted(places.items())
   ]
-  return text + "\n\n" + "\n".join(lines)
+  return "\n".join([text, *lines])
 
 
 def _cost(runs: Iterable[Row]) -> str:
@@ -127,21 +127,50 @@ def _cost(runs: Iterable[Row]) -> str:
   return f", for a run takes {np.median(spent) / 60:.1f} minutes of a core (the median)"
 
 
+def _seeds_by_study(evidence: Evidence) -> str:
+  """How many seeds, and where."""
+  studies: dict[int, list[str]] = {}
+  for study in STUDIES:
+    studies.setdefault(len(evidence.wanted_seeds(study)), []).append(study)
+  most, *fewer = sorted(studies, reverse=True)
+  if not fewer:
+    return f"{_seeds(most)} of each network"
+  texts = [f"{_seeds(most)} of each network in {', '.join(studies[most])}"]
+  return ", ".join([*texts, *(f"{number} in {', '.join(studies[number])}" for number in fewer)])
+
+
+def _range(numbers: Iterable[int]) -> str:
+  """From the fewest to the most seeds."""
+  low, high = min(numbers, default=0), max(numbers, default=0)
+  return _seeds(low) if low == high else f"{low} to {_seeds(high)}"
+
+
 def _seeds(number: int) -> str:
   return f"{number} seed" + ("s" if number != 1 else "")
 
 
 def verdicts(evidence: Evidence) -> str:
-  """The table of all claims.
+  """The tables of all claims, those of the paper first.
 
   Args:
     evidence: of the rows.
   """
-  body = []
+  theirs, ours = [], []
   for claim in CLAIMS:
     verdict = claim.decide(evidence)
-    body.append([claim.text, claim.source, f"**{verdict.outcome.value}**", verdict.numbers])
-  return tables.table(["claim", "source", "verdict", "numbers"], body)
+    cells = [claim.text, f"**{verdict.outcome.value}**", verdict.numbers]
+    if claim.source == OURS:
+      ours.append(cells)
+    else:
+      theirs.append([claim.text, claim.source, *cells[1:]])
+  parts = [
+    "### What the paper says",
+    tables.table(["claim", "source", "verdict", "numbers"], theirs),
+    "### What it leaves open",
+    tables.table(["statement", "verdict", "numbers"], ours),
+    "### How they are made",
+  ]
+  return "\n\n".join(parts)
 
 
 def _section(evidence: Evidence, study: str) -> list[str]:

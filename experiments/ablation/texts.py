@@ -27,20 +27,33 @@ OPENING = _flow("""
   has the command that makes it again.
 """)
 
-PROTOCOL = _flow("""
-  LeNet-5, SGD with momentum 0.9, batches of {batch_size}, learning rate 0.003, times 0.1 after
-  {first:g} and {second:g} of {epochs} epochs, inputs in [0, 1], PyTorch's initialisation; {train}
-  training and {test} test images; at most {seeds} of each network{cost}. The accuracy is that after
-  the last epoch. The test set is evaluated 24 times in the first epoch (in the oldest rows six
-  times), six times an epoch up to the third and until 98 % are reached, then once. Seconds are of
-  training steps alone, at the pace of each network's fastest run, since the machine was shared with
-  other work; of runs that were made at once there are none. Numbers are mean ± standard deviation
-  [95 % interval of the mean]; of times to 98 %, which compare by their quotients, without the
-  interval. In the plots, lines are means over seeds; bands reach from the lowest to the highest.
-""")
+PROTOCOL = "\n".join(
+  _flow(text)
+  for text in (
+    """
+    - Training: LeNet-5, SGD with momentum 0.9, batches of {batch_size}, learning rate 0.003, times
+      0.1 after {first:g} and {second:g} of {epochs} epochs, inputs in [0, 1], PyTorch's
+      initialisation; {train} training and {test} test images; {seeds}{cost}.
+    """,
+    """
+    - Accuracy: after the last epoch. The test set is evaluated 24 times in the first epoch (in the
+      oldest rows six times), six times an epoch up to the third and until 98 % are reached, then
+      once.
+    """,
+    """
+    - Seconds: of training steps alone, at the pace of each network's fastest run, since the machine
+      was shared with other work; of runs that were made at once there are none.
+    """,
+    """
+    - Numbers: mean ± standard deviation [95 % interval of the mean]; of times to 98 %, which
+      compare by their quotients, without the interval. In the plots, lines are means over seeds;
+      bands reach from the lowest to the highest.
+    """,
+  )
+)
 
 RULES = _flow(f"""
-  How they are made. All intervals are of 95 %, by Student's t, seed by seed (networks of one seed
+  All intervals are of 95 %, by Student's t, seed by seed (networks of one seed
   share initial weights, as far as they have the same, and the order of images), from at least
   {FEWEST} seeds. What an interval decides neither way is *undecided*. *Faster*: the interval of
   the quotient of steps to 98 % lies above 1, and its middle is the factor claimed but for a
@@ -58,7 +71,7 @@ RULES = _flow(f"""
   leave a tenth of the images or more; or the gradient of one image in a hundred is 0. Claims
   about speed and about the better network are looked at twice, by the paper's protocol and with
   tuned rates. *Some KNN*: the same, of any of seven networks, from intervals so much wider that
-  all seven hold with 95 % (Bonferroni). *Ours* is what the paper does not say.
+  all seven hold with 95 % (Bonferroni).
 """)
 
 TRANSFER = _flow("""
@@ -71,7 +84,7 @@ README = _flow("""
   LeNet-5 on MNIST with a kervolution as its first layer (conv-kerv: as its second, kerv-kerv: as
   both): by the paper's protocol (learning rate 0.003) and with each network's own learning rate,
   chosen on held-out training images. Mean ± standard deviation, of accuracies [95 % interval
-  of the mean], of at most {seeds}; in the plot, lines are means, and bands reach from the lowest to
+  of the mean], of {seeds}; in the plot, lines are means, and bands reach from the lowest to
   the highest.
 """)
 

@@ -70,11 +70,13 @@ def convergence(path: Path, panels: Mapping[str, Mapping[str, Band]], target: fl
     axis.set_title(title, fontsize=_FONT + 1)
     axis.set_xlabel("epochs (logarithmic)", fontsize=_FONT)
     axis.set(xscale="log", yscale="log")
-    low, high = axis.get_xlim()
-    ticks = [tick for tick in (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20) if low <= tick <= high]
+    _finish(axis, "upper right")
+  low, high = (end(axis.get_xlim()[place] for axis in axes) for place, end in enumerate((min, max)))
+  ticks = [tick for tick in (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20) if low <= tick <= high]
+  for axis in axes:  # the same for all, so that panels compare
+    axis.set_xlim(low, high)
     axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     axis.xaxis.set_minor_formatter(NullFormatter())
-    _finish(axis, "upper right")
   _error_axes(axes, "test error (logarithmic)", [0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 0.9])
   figure.savefig(path, dpi=_DPI)
 

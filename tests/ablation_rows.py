@@ -1,5 +1,7 @@
 """Rows of a made-up study, for the tests of verdicts and page."""
 
+import dataclasses
+
 import numpy as np
 
 from experiments.ablation.protocol import Attack, Training, identity
@@ -11,26 +13,30 @@ ENVIRONMENT = {
   "threads": "1",
   "python": "3.11.7",
 } | dict.fromkeys(("jax", "jaxlib", "flax", "optax", "numpy"), "1.0")
-STEPS = [0, *range(100, 2001, 100)]
+STEPS = [0, *range(200, 4001, 200)]
 
 
-def training(accuracy=0.99, steps=1000, spec=None, **more):
-  """Results of a run that reaches 98 % after these steps (None: never)."""
-  curve = [0.1 if step < (steps or 10**9) else 0.98 for step in STEPS[:-1]]
+def training(accuracy=0.99, steps=2000, spec=None, error=1.0, **more):
+  """Results of a run that reaches 98 % after these steps (None: never).
+
+  Before, it has this part of the error of a common curve.
+  """
+  curve = [1 - error * 0.9 if step < (steps or 10**9) else 0.98 for step in STEPS[:-1]]
   return {
     "accuracy": accuracy,
     "diverged_at": None if accuracy is not None else 5,
-    "epoch_accuracy": [curve[10], accuracy or 0.1],
+    "epoch_accuracy": [curve[6], curve[12], curve[18]],
     "steps_to_target": steps,
-    "epochs_to_target": steps and steps / 1000,
+    "epochs_to_target": steps and steps / 1200,
     "seconds_to_target": steps and steps / 100,
-    "steps_per_epoch": 1000,
+    "steps_per_epoch": 1200,
     "seconds": 20.0,
     "cpu_seconds": 90.0,
-    "curve": {"steps": STEPS, "accuracy": [*curve, accuracy or 0.1]},
+    "curve": {"steps": STEPS, "accuracy": [*curve, (accuracy or 0.1) if steps else 0.97]},
     "learning_rate": spec.rate if spec else 0.003,
     "final_loss": 0.05,
     "hyperparameters": {"conv1/balance": 1.25} if spec and spec.arm == "learnable" else {},
+    "weights": f"{accuracy} {steps}",
     "environment": ENVIRONMENT,
   } | more
 
@@ -49,6 +55,7 @@ def attack(spec, factor=1.0):
       name: {"fgsm": curve(fgsm, factor / 2), "pgd": curve(pgd, factor / 2)}
       for name in spec.targets
     },
+    "spec": dataclasses.asdict(spec),
     "gradients": {"median_length": 0.1, "images_without": 0.0, "pixels_without": 0.0},
     "environment": ENVIRONMENT,
   }

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from experiments.ablation.alikeness import match
 from experiments.ablation.attacks import Attacker, fgsm, input_gradient, losses, pgd_step, project
-from experiments.ablation.plots import match
 
 RNG = np.random.default_rng(0)
 WEIGHTS = RNG.normal(size=(16, 3)).astype(np.float32)

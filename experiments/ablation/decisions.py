@@ -5,8 +5,16 @@ from collections.abc import Callable
 from experiments.ablation import robustness
 from experiments.ablation.arms import ARMS
 from experiments.ablation.evidence import Evidence
-from experiments.ablation.rules import Runs, faster, more_accurate, shared_level
+from experiments.ablation.rules import (
+  Runs,
+  faster,
+  fewer_errors,
+  lead_shrinks,
+  more_accurate,
+  shared_level,
+)
 from experiments.ablation.studies import ATTACKED
+from experiments.ablation.summary import CONFIDENCE
 from experiments.ablation.verdicts import Answer, Finding, Verdict, alone, at_both_rates, some
 
 Decision = Callable[[Evidence], Verdict]
@@ -27,6 +35,35 @@ def is_faster(study: str, fast: str, slow: str, factor: float) -> Decision:
     return faster(fast, slow, factor)
 
   return _at_both_rates(rule, study, fast, slow)
+
+
+def has_fewer_errors(study: str, ours: str, theirs: str) -> Decision:
+  """Whether a network makes fewer errors in the first epochs, by both protocols.
+
+  Args:
+    study: whose runs by the paper's protocol are compared.
+    ours: name of the network that is said to be better.
+    theirs: name of the other one.
+  """
+  return _at_both_rates(fewer_errors, study, ours, theirs)
+
+
+def loses_its_lead(study: str, ours: str, theirs: str) -> Decision:
+  """Whether a network's lead is smaller with tuned rates.
+
+  Args:
+    study: whose runs by the paper's protocol are compared.
+    ours: name of the network.
+    theirs: name of the one that it is ahead of.
+  """
+
+  def decide(evidence: Evidence) -> Verdict:
+    paper, tuned = (
+      (evidence.runs(each, ours), evidence.runs(each, theirs)) for each in (study, "tuned")
+    )
+    return alone(lead_shrinks(paper, tuned))
+
+  return decide
 
 
 def is_more_accurate(study: str, ours: str, theirs: str) -> Decision:
@@ -63,15 +100,14 @@ def some_network(rule: Callable[[Runs, Runs, float], Finding], arms: tuple[str, 
   """
 
   def decide(evidence: Evidence) -> Verdict:
-    cnn, level = evidence.runs("tuned", "cnn"), shared_level(len(arms))
-    return alone(
-      some(
-        {
-          ARMS[arm].label: _tuned(evidence, arm, lambda runs: rule(runs, cnn, level))
-          for arm in arms
-        }
-      )
-    )
+    cnn = evidence.runs("tuned", "cnn")
+
+    def findings(level: float) -> dict[str, Finding]:
+      return {
+        ARMS[arm].label: _tuned(evidence, arm, lambda runs: rule(runs, cnn, level)) for arm in arms
+      }
+
+    return alone(some(findings(shared_level(len(arms))), findings(CONFIDENCE)))
 
   return decide
 

@@ -56,10 +56,36 @@ class Evidence:
       arm: name of the network.
     """
     rate = self.rate(study, arm)
-    if rate is None:
-      return {}
-    named = {seed: identity(Training(arm, seed, rate)) for seed in self.seeds}
-    return {seed: self.rows[name] for seed, name in named.items() if name in self.rows}
+    return {} if rate is None else self._trained(arm, rate)
+
+  def at_paper_rate(self, arm: str) -> dict[int, Row]:
+    """Rows of an arm at the paper's learning rate, by seed.
+
+    Args:
+      arm: name of the network.
+    """
+    return self._trained(arm, RATE)
+
+  def pace(self, arm: str) -> float | None:
+    """Seconds that a step of an arm takes, in the run that shared the machine least.
+
+    Runs that were made together have no pace of their own.
+
+    Args:
+      arm: name of the network.
+
+    Returns:
+      It; None if there is no such run.
+    """
+    paces = [
+      row["seconds"] / row["curve"]["steps"][-1]
+      for row in self.rows.values()
+      if row["kind"] == "training"
+      and row["spec"]["arm"] == arm
+      and "together" not in row["environment"]
+      and row["curve"]["steps"][-1]
+    ]
+    return min(paces, default=None)
 
   def attacks(self, arm: str) -> dict[int, Row]:
     """Rows of the attacks on an arm, by seed.
@@ -115,6 +141,10 @@ class Evidence:
     """
     wanted = self._wanted(study, self.wanted_seeds(study))
     return [spec for spec in wanted if identity(spec) not in self.rows]
+
+  def _trained(self, arm: str, rate: float) -> dict[int, Row]:
+    named = {seed: identity(Training(arm, seed, rate)) for seed in self.seeds}
+    return {seed: self.rows[name] for seed, name in named.items() if name in self.rows}
 
   def _wanted(self, study: str, seeds: Sequence[int]) -> list[Spec]:
     arms = STUDIES[study]

@@ -4,10 +4,11 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from experiments.ablation import tables, texts
-from experiments.ablation.claims import CLAIMS, OURS
+from experiments.ablation import alikeness, tables, texts
+from experiments.ablation.claims import PAPER, Claim
 from experiments.ablation.evidence import Evidence, by_arm
 from experiments.ablation.protocol import Protocol
+from experiments.ablation.questions import QUESTIONS
 from experiments.ablation.robustness import PGD_EPSILON
 from experiments.ablation.rows import Row
 from experiments.ablation.studies import KERNELS, STUDIES
@@ -63,9 +64,9 @@ def readme_section(evidence: Evidence, folder: str, plots: Sequence[str]) -> str
     numbers |= {len(paper), len(tuned)} - {0}
     rate = evidence.rate("tuned", arm)
     cells = [tables.ARMS[arm].label]
-    cells += [tables.accuracy(paper), tables.steps(paper)] if paper else ["", ""]
+    cells += [tables.accuracy(paper), tables.steps(paper, interval=False)] if paper else ["", ""]
     cells.append("" if rate is None else f"{rate:g}")
-    cells += [tables.accuracy(tuned), tables.steps(tuned)] if tuned else ["", ""]
+    cells += [tables.accuracy(tuned), tables.steps(tuned, interval=False)] if tuned else ["", ""]
     body.append(cells)
   parts = [
     texts.README.format(seeds=_range(numbers)),
@@ -75,7 +76,7 @@ def readme_section(evidence: Evidence, folder: str, plots: Sequence[str]) -> str
     parts.append(f"![Test error by epoch]({folder}/{BOTH_RATES})")
   decided = [
     f"- {claim.text} **{verdict.outcome.value.capitalize()}** ({verdict.numbers})."
-    for claim in CLAIMS
+    for claim in (*PAPER, *QUESTIONS)
     if claim.main
     for verdict in [claim.decide(evidence)]
     if verdict.outcome is not Outcome.OPEN
@@ -155,14 +156,13 @@ def verdicts(evidence: Evidence) -> str:
   Args:
     evidence: of the rows.
   """
-  theirs, ours = [], []
-  for claim in CLAIMS:
+
+  def cells(claim: Claim, *source: str) -> list[str]:
     verdict = claim.decide(evidence)
-    cells = [claim.text, f"**{verdict.outcome.value}**", verdict.numbers]
-    if claim.source == OURS:
-      ours.append(cells)
-    else:
-      theirs.append([claim.text, claim.source, *cells[1:]])
+    return [claim.text, *source, f"**{verdict.outcome.value}**", verdict.numbers]
+
+  theirs = [cells(claim, claim.source) for claim in PAPER]
+  ours = [cells(claim) for claim in QUESTIONS]
   parts = [
     "### What the paper says",
     tables.table(["claim", "source", "verdict", "numbers"], theirs),
@@ -176,13 +176,14 @@ def verdicts(evidence: Evidence) -> str:
 def _section(evidence: Evidence, study: str) -> list[str]:
   """Tables of a study."""
   if study == "fgsm":
-    parts = [tables.table_1(evidence), tables.pgd(evidence)]
+    parts = [tables.table_1(evidence)]
+    parts += [tables.attacked(evidence, kind) for kind in ("fgsm", "pgd")]
     parts += [tables.transfer(evidence, kind, PGD_EPSILON) for kind in ("fgsm", "pgd")]
     if parts[-1]:
-      parts.insert(2, texts.TRANSFER)
+      parts.insert(3, texts.TRANSFER)
     return parts
   if study == "filters":
-    return []
+    return [alikeness.sentence(evidence)]
   parts = [tables.trainings(evidence, study)]
   if study == "tuned":
     parts.append(tables.searches(evidence))

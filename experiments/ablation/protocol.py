@@ -17,6 +17,9 @@ HELD_OUT = 0.1
 """Part of each class of the training set that learning rates are chosen on."""
 TARGET = 0.98
 """Accuracy to which the time is taken."""
+FIRST, FINE, FINE_EPOCHS = 24, 6, 3
+"""There are `FIRST` evaluations in the first epoch of a run, for its curve; `FINE` in an epoch,
+among those, up to `FINE_EPOCHS` and until the target is reached; then one."""
 DEFINITIONS = 1
 """To be counted up with every change of what a row of the same options would be: then old rows are
 not taken for new ones."""

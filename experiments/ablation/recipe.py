@@ -8,7 +8,16 @@ import numpy as np
 import optax
 
 from experiments.ablation.arms import arm
-from experiments.ablation.protocol import HELD_OUT, MILESTONES, TARGET, Protocol, Training
+from experiments.ablation.protocol import (
+  FINE,
+  FINE_EPOCHS,
+  FIRST,
+  HELD_OUT,
+  MILESTONES,
+  TARGET,
+  Protocol,
+  Training,
+)
 from experiments.data import Dataset, Examples, split_by_class, training_order
 from experiments.digests import digest
 from experiments.fit import Curve
@@ -16,9 +25,6 @@ from experiments.step import Learner, Score
 from kerv_jax.nn import hyperparameters
 
 MOMENTUM = 0.9
-FIRST, FINE, FINE_EPOCHS = 24, 6, 3
-"""There are `FIRST` evaluations in the first epoch of a run, whose time to the target is taken;
-`FINE` in an epoch up to `FINE_EPOCHS` and until the target is reached; then one."""
 
 
 class Recipe:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from experiments import UsageError, figures
-from experiments.ablation import page, plots, robustness, tables
+from experiments.ablation import alikeness, page, plots, robustness, tables
 from experiments.ablation.arms import BALANCES, DEGREES, polynomial_name
 from experiments.ablation.command import ReportCommand
 from experiments.ablation.evidence import Evidence
@@ -17,24 +17,17 @@ from experiments.ablation.studies import ARRANGEMENTS, ATTACKED, FILTERS, KERNEL
 from experiments.digests import write_atomically
 
 COMPARED = {
-  "pointwise functions": (
-    "polynomial",
-    "power-outside",
-    "power-inside",
-    "sigmoid",
-    "tanh-outside",
-    "tanh-inside",
-  ),
-  "steps, width and the quadratic form": (
+  "pointwise functions": ("cnn", "polynomial", "sigmoid", "power-inside", "tanh-inside"),
+  "as long a first step": (
     "cnn",
     "polynomial",
+    "gaussian",
     "cnn-step-polynomial",
     "cnn-step-gaussian",
-    "cnn-wide",
-    "volterra",
   ),
+  "width and the quadratic form": ("cnn", "polynomial", "cnn-wide", "volterra"),
 }
-"""Panels of the plot of controls: six networks, as many as there are styles."""
+"""Panels of the plot of controls, without those that are another network bit for bit."""
 
 
 def run(command: ReportCommand) -> int:
@@ -166,7 +159,7 @@ def _draw_filters(evidence: Evidence, path: Path) -> bool:
   if not all(seed in each for each in rows):
     return False
   first, second = (np.array(each[seed]["filters"]) for each in rows)
-  order, correlations = plots.match(first, second)
+  order, correlations = alikeness.match(first, second)
   title = "correlations " + ", ".join(f"{value:+.2f}" for value in correlations)
   knn = f"KNN {tables.label('hyperparameters', FILTERS[1])}"
   figures.filters(path, {title: {"CNN": first, knn: second[..., order]}})

@@ -1,6 +1,7 @@
 """Tables of a page, in Markdown."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -8,6 +9,7 @@ from experiments.ablation import robustness
 from experiments.ablation.arms import ARMS
 from experiments.ablation.evidence import Evidence, column
 from experiments.ablation.rows import Row
+from experiments.ablation.speed import early_error, epochs_to_target, steps_to_target
 from experiments.ablation.studies import ATTACKED, STUDIES
 from experiments.ablation.summary import Summary
 
@@ -59,37 +61,59 @@ def accuracy(runs: Mapping[int, Row]) -> str:
   """
   values = [100 * value for value in column(runs, "accuracy") if value is not None]
   lost = len(runs) - len(values)
-  text = spread(values, 2) if values else ""
+  text = spread(values, 2, most=100) if values else ""
   return text + (f" ({lost} diverged)" if lost else "")
 
 
-def steps(runs: Mapping[int, Row], name: str = "steps_to_target", digits: int = 0) -> str:
-  """Mean and standard deviation of a time to the target.
+def steps(
+  runs: Mapping[int, Row],
+  read: Callable[[Row], float | None] = steps_to_target,
+  digits: int = 0,
+  *,
+  interval: bool = True,
+) -> str:
+  """Mean, standard deviation and interval of a time to the target.
 
   Args:
     runs: by seed.
-    name: of the time in a row.
+    read: the time of a row, None if it does not get there.
     digits: after the point.
+    interval: whether that is told too.
   """
-  values = [value for value in column(runs, name) if value is not None]
-  never = len(runs) - len(values)
-  text = spread(values, digits, interval=False) if values else ""
+  times = [read(row) for row in runs.values()]
+  values = [time for time in times if time is not None]
+  never = len(times) - len(values)
+  text = spread(values, digits, interval=interval) if values else ""
   return f"{text} (never in {never})".lstrip() if never else text
 
 
-def spread(values: Sequence[float], digits: int, *, interval: bool = True) -> str:
-  """Mean, standard deviation and 95 % interval.
+def early(runs: Mapping[int, Row]) -> str:
+  """Mean, standard deviation and interval of the error of the first epochs, in percent.
 
   Args:
-    values: one for each run, at least one.
+    runs: by seed.
+  """
+  values = [error for row in runs.values() if (error := early_error(row)) is not None]
+  return spread([100 * value for value in values], 2) if values else ""
+
+
+def spread(
+  values: Sequence[float], digits: int, *, interval: bool = True, most: float = math.inf
+) -> str:
+  """Mean, standard deviation and 95 % interval, as far as it is possible.
+
+  Args:
+    values: one for each run, at least one, not negative.
     digits: after the point.
     interval: whether that is told too.
+    most: what a value can be.
   """
   summary = Summary.of(values)
   if summary.number == 1:
     return f"{summary.mean:,.{digits}f}"
   text = f"{summary.mean:,.{digits}f} ± {summary.sd:,.{digits}f}"
-  return text + (f" [{summary.low:,.{digits}f}, {summary.high:,.{digits}f}]" if interval else "")
+  low, high = max(summary.low, 0.0), min(summary.high, most)
+  return text + (f" [{low:,.{digits}f}, {high:,.{digits}f}]" if interval else "")
 
 
 def trainings(evidence: Evidence, study: str) -> str:
@@ -108,6 +132,8 @@ def trainings(evidence: Evidence, study: str) -> str:
   printed = any((study, arm) in PAPER for arm in arms)
   head = ["network", "seeds"] + ([extra[study]] if study in extra else [])
   head += ["test accuracy, %"] + (["paper"] if printed else [])
+  head += ["at 0.003, %"] if study == "tuned" else []
+  head += ["error of epochs 1 to 3, %"]
   head += ["steps to 98 %", "epochs to 98 %", "seconds to 98 %"]
   body = []
   for arm in arms:
@@ -124,22 +150,21 @@ def trainings(evidence: Evidence, study: str) -> str:
     paper = PAPER.get((study, arm))
     cells += [accuracy(runs)]
     cells += ["" if paper is None else f"{100 * paper:.2f}"] if printed else []
-    cells += [steps(runs), steps(runs, "epochs_to_target", 2), _seconds(runs)]
+    if study == "tuned":
+      same = {seed: row for seed, row in evidence.at_paper_rate(arm).items() if seed in runs}
+      cells.append(accuracy(same) if same else "")
+    cells.append(early(runs))
+    cells += [steps(runs), steps(runs, epochs_to_target, 2), _seconds(runs, evidence.pace(arm))]
     body.append(cells)
   return table(head, body) if body else ""
 
 
-def _seconds(runs: Mapping[int, Row]) -> str:
-  """Seconds to the target, at the pace of the run that shared the machine least.
-
-  Runs that were made together have no pace of their own.
-  """
-  alone = [row for row in runs.values() if "together" not in row["environment"]]
-  paces = [row["seconds"] / last for row in alone if (last := row["curve"]["steps"][-1])]
-  taken = [steps for steps in column(runs, "steps_to_target") if steps is not None]
-  if not taken or not paces:
+def _seconds(runs: Mapping[int, Row], pace: float | None) -> str:
+  """Seconds to the target, at the network's pace in seconds a step."""
+  if pace is None:
     return ""
-  return spread([steps * min(paces) for steps in taken], 0, interval=False)
+  taken = [count * pace for row in runs.values() if (count := steps_to_target(row)) is not None]
+  return spread(taken, 0) if taken else ""
 
 
 def searches(evidence: Evidence) -> str:
@@ -175,7 +200,7 @@ def table_1(evidence: Evidence) -> str:
     rows = evidence.attacks(arm)
     if not rows:
       continue
-    clean = spread([100 * value for value in column(rows, "accuracy")], 2)
+    clean = spread([100 * value for value in column(rows, "accuracy")], 2, most=100)
     under = ""
     if epsilon is not None:
       under = spread([100 * robustness.accuracy_at(row, epsilon) for row in rows.values()], 2)
@@ -191,21 +216,21 @@ def table_1(evidence: Evidence) -> str:
   return table(head, body) if body else ""
 
 
-def pgd(evidence: Evidence) -> str:
-  """Accuracies under PGD.
+def attacked(evidence: Evidence, kind: str) -> str:
+  """Accuracies under attack, at the epsilons of PGD.
 
   Args:
     evidence: of the page.
+    kind: "fgsm" or "pgd".
   """
   body, epsilons = [], []
   for arm in ATTACKED:
     if rows := evidence.attacks(arm):
-      curves = [robustness.curve(row, "pgd") for row in rows.values()]
-      epsilons = curves[0][0][1:]
-      values = np.array([accuracy[1:] for _, accuracy in curves])
-      cells = [spread(each.tolist(), 2) for each in 100 * values.T]
+      epsilons = robustness.curve(next(iter(rows.values())), "pgd")[0][1:]
+      values = [np.interp(epsilons, *robustness.curve(row, kind)) for row in rows.values()]
+      cells = [spread(each.tolist(), 2, most=100) for each in 100 * np.transpose(values)]
       body.append([ARMS[arm].label, str(len(rows)), *cells])
-  head = ["network", "seeds", *(f"PGD at {epsilon:g}, %" for epsilon in epsilons)]
+  head = ["network", "seeds", *(f"{kind.upper()} at {epsilon:g}, %" for epsilon in epsilons)]
   return table(head, body) if body else ""
 
 

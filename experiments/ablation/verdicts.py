@@ -25,7 +25,7 @@ class Outcome(enum.Enum):
   TUNED_AT_LEAST = "undecided at the paper's learning rate, holds at tuned ones"
   NOT_PAPER = "does not hold at the paper's learning rate, undecided at tuned ones"
   NOT_TUNED = "undecided at the paper's learning rate, does not hold at tuned ones"
-  UNDECIDED = "undecided: too few seeds to tell"
+  UNDECIDED = "undecided"
   OPEN = "open: runs are missing"
 
 
@@ -96,22 +96,22 @@ def at_both_rates(paper: Finding, tuned: Finding) -> Verdict:
   return Verdict(outcome, f"paper's rate: {texts[0]}; tuned: {texts[1]}")
 
 
-def some(findings: Mapping[str, Finding]) -> Finding:
+def some(strict: Mapping[str, Finding], each: Mapping[str, Finding]) -> Finding:
   """Whether a statement is true of one of several networks.
 
   Args:
-    findings: by the network's name, from intervals whose level allows for their number, see
-      `shared_level`.
+    strict: by the network's name, from intervals whose level allows for their number, see
+      `rules.shared_level`: one of them says yes.
+    each: from intervals of the usual level: it takes all of them to say no.
   """
   named = {
-    answer: [name for name, finding in findings.items() if finding.answer is answer]
+    answer: [name for name, finding in strict.items() if finding.answer is answer]
     for answer in Answer
   }
   if missing := named[Answer.MISSING]:
     return Finding(Answer.MISSING, f"without {', '.join(missing)}")
   if true := named[Answer.YES]:
-    return Finding(Answer.YES, "; ".join(f"{name}: {findings[name].numbers}" for name in true))
-  if unknown := named[Answer.UNDECIDED]:
-    texts = [f"{name}: {findings[name].numbers}" for name in unknown]
-    return Finding(Answer.UNDECIDED, "; ".join(texts))
-  return Finding(Answer.NO, f"none of {', '.join(findings)}")
+    return Finding(Answer.YES, "; ".join(strict[name].numbers for name in true))
+  if open_ := [name for name in each if each[name].answer is not Answer.NO]:
+    return Finding(Answer.UNDECIDED, "; ".join(strict[name].numbers for name in open_))
+  return Finding(Answer.NO, f"none of {', '.join(each)}")

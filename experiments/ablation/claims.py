@@ -67,7 +67,7 @@ PAPER: tuple[Claim, ...] = (
       "section 4, figure 2 a, b",
       f"The {label(arm)} KNN reaches 98 % {words} the CNN.",
       is_faster("kernels", arm, "cnn", factor),
-      main=True,
+      main=arm == "polynomial" or factor == 2.0,
     )
     for arm in ("polynomial", "gaussian")
     for factor, words in ((1.0, "sooner than"), (2.0, "twice as fast as"))
@@ -77,7 +77,7 @@ PAPER: tuple[Claim, ...] = (
       "section 4, figure 2 a, b",
       f"The sigmoid KNN takes {words} the CNN.",
       is_faster("kernels", "cnn", "sigmoid", factor),
-      main=True,
+      main=factor == 2.0,
     )
     for factor, words in ((1.0, "longer to 98 % than"), (2.0, "twice as long as"))
   ),

@@ -61,15 +61,16 @@ def attack(spec, factor=1.0):
   }
 
 
-def fill(rows, seeds=(0, 1, 2), studies=tuple(STUDIES)):
-  """Adds all rows of some studies."""
+def fill(rows, seeds=(0, 1, 2), studies=tuple(STUDIES), change=lambda spec: {}):
+  """Adds all rows of some studies, with what else training runs are to have."""
   rng = np.random.default_rng(0)
   made = {}
 
   def result(spec):
     if isinstance(spec, Training):
       far = abs(np.log10(spec.rate / 0.03)) * 0.01 if spec.search else 0.0
-      return training(0.99 - far + 1e-4 * rng.integers(3), spec=spec)
+      scattered = 0.99 - far + 1e-4 * rng.integers(3)
+      return training(**{"accuracy": scattered, "spec": spec} | change(spec))
     if isinstance(spec, Attack):
       return attack(spec, {"cnn": 1.0, "l1": 0.9, "l2": 0.8}[spec.arm])
     return {"filters": rng.normal(size=(5, 5, 1, 6)).tolist(), "environment": ENVIRONMENT}

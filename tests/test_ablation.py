@@ -516,7 +516,7 @@ def test_the_page_of_all_rows(tmp_path):
   assert "The polynomial KNN reaches 98 % twice as fast" in theirs
   assert "some KNN is more accurate" in ours
   assert "| at 0.003, % | error of epochs 1 to 3, % |" in text
-  assert "The mean correlation of such pairs is" in text
+  assert "The mean correlation of pairs, paired the same way, is" in text
   assert "; 3 seeds of each network, for a run takes" in text
   section = file.read_text()
   assert "at most" not in section

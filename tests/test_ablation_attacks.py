@@ -5,8 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.ablation.alikeness import match
+from experiments.ablation.alikeness import match, sentence
 from experiments.ablation.attacks import Attacker, fgsm, input_gradient, losses, pgd_step, project
+from experiments.ablation.evidence import Evidence
+from experiments.ablation.protocol import Filters, identity
+from experiments.ablation.studies import FILTERS
 
 RNG = np.random.default_rng(0)
 WEIGHTS = RNG.normal(size=(16, 3)).astype(np.float32)
@@ -91,3 +94,21 @@ def test_filters_are_paired_with_what_they_are_like():
   partners, correlations = match(filters, others)
   assert [order[partner] for partner in partners] == list(range(6))
   np.testing.assert_allclose(correlations, 1.0)
+
+
+def test_how_like_filters_are_by_the_seeds_that_they_start_from():
+  def filters(*values):
+    rows = {}
+    for arm, weights in zip(FILTERS, values, strict=True):
+      for seed, each in enumerate(weights):
+        spec = Filters(arm, seed)
+        rows[identity(spec)] = {"spec": {"seed": seed}, "filters": each.tolist()}
+    return Evidence(rows)
+
+  starts = RNG.normal(size=(2, 5, 5, 1, 6))
+  text = sentence(filters(starts, 3 * starts))
+  assert "is 1.00 of a CNN and a KNN that start from the same weights (2 seeds)" in text
+  other = float(text.split("and ")[-1].split(" of")[0])
+  assert 0.0 < other < 0.6  # by chance
+  assert "(2 pairs of seeds)" in text
+  assert sentence(filters(starts[:1], starts[:1])) == ""

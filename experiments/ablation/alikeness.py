@@ -48,7 +48,7 @@ def sentence(evidence: Evidence) -> str:
   if not same or not apart:
     return ""
   return (
-    f"The mean correlation of such pairs is {np.mean(same):.2f} where both networks start from the "
-    f"same weights ({len(same)} seeds), and {np.mean(apart):.2f} where they start from different "
-    f"ones ({len(apart)} pairs of seeds): what likeness there is beyond that is that of the start."
+    f"The mean correlation of pairs, paired the same way, is {np.mean(same):.2f} of a CNN and a "
+    f"KNN that start from the same weights ({len(same)} seeds), and {np.mean(apart):.2f} of those "
+    f"that start from different ones ({len(apart)} pairs of seeds)."
   )

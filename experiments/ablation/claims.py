@@ -2,6 +2,7 @@
 
 import dataclasses
 
+from experiments.ablation.accuracies import has, reaches
 from experiments.ablation.arms import ARMS
 from experiments.ablation.decisions import (
   Decision,
@@ -11,7 +12,6 @@ from experiments.ablation.decisions import (
   is_more_robust,
 )
 from experiments.ablation.robustness import PAPER_CLEAN
-from experiments.ablation.rules import has, reaches
 from experiments.ablation.studies import ATTACKED
 
 

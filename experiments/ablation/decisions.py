@@ -3,18 +3,13 @@
 from collections.abc import Callable
 
 from experiments.ablation import robustness
+from experiments.ablation.accuracies import more_accurate
 from experiments.ablation.arms import ARMS
 from experiments.ablation.evidence import Evidence
-from experiments.ablation.rules import (
-  Runs,
-  faster,
-  fewer_errors,
-  lead_shrinks,
-  more_accurate,
-  shared_level,
-)
+from experiments.ablation.runs import Runs, diverged
+from experiments.ablation.speeds import faster, fewer_errors, lead_shrinks
 from experiments.ablation.studies import ATTACKED
-from experiments.ablation.summary import CONFIDENCE
+from experiments.ablation.summary import CONFIDENCE, shared_level
 from experiments.ablation.verdicts import Answer, Finding, Verdict, alone, at_both_rates, some
 
 Decision = Callable[[Evidence], Verdict]
@@ -58,10 +53,10 @@ def loses_its_lead(study: str, ours: str, theirs: str) -> Decision:
   """
 
   def decide(evidence: Evidence) -> Verdict:
-    paper, tuned = (
-      (evidence.runs(each, ours), evidence.runs(each, theirs)) for each in (study, "tuned")
-    )
-    return alone(lead_shrinks(paper, tuned))
+    paper = evidence.runs(study, ours), evidence.runs(study, theirs)
+    finding = _tuned(evidence, ours, theirs, lambda *tuned: lead_shrinks(paper, tuned))
+    gone = evidence.diverges(ours)
+    return alone(Finding(Answer.UNDECIDED, finding.numbers) if gone else finding)
 
   return decide
 
@@ -100,14 +95,14 @@ def some_network(rule: Callable[[Runs, Runs, float], Finding], arms: tuple[str, 
   """
 
   def decide(evidence: Evidence) -> Verdict:
-    cnn = evidence.runs("tuned", "cnn")
-
     def findings(level: float) -> dict[str, Finding]:
-      return {
-        ARMS[arm].label: _tuned(evidence, arm, lambda runs: rule(runs, cnn, level)) for arm in arms
-      }
+      def at_level(ours: Runs, cnn: Runs) -> Finding:
+        return rule(ours, cnn, level)
 
-    return alone(some(findings(shared_level(len(arms))), findings(CONFIDENCE)))
+      return {ARMS[arm].label: _tuned(evidence, arm, "cnn", at_level) for arm in arms}
+
+    level = shared_level(len(arms))
+    return alone(some(findings(level), findings(CONFIDENCE), f"intervals of {100 * level:.1f} %"))
 
   return decide
 
@@ -118,7 +113,7 @@ def is_more_robust(arm: str) -> Decision:
   Args:
     arm: name of the network.
   """
-  return lambda evidence: alone(robustness.more_robust(_attacks(evidence), arm))
+  return _attacked(arm, lambda attacks: robustness.more_robust(attacks, arm))
 
 
 def is_more_robust_to_pgd(arm: str) -> Decision:
@@ -127,8 +122,8 @@ def is_more_robust_to_pgd(arm: str) -> Decision:
   Args:
     arm: name of the network.
   """
-  return lambda evidence: alone(
-    robustness.more_robust_to_pgd(_attacks(evidence), arm, robustness.PGD_EPSILON)
+  return _attacked(
+    arm, lambda attacks: robustness.more_robust_to_pgd(attacks, arm, robustness.PGD_EPSILON)
   )
 
 
@@ -138,7 +133,7 @@ def is_masked(arm: str) -> Decision:
   Args:
     arm: name of the network.
   """
-  return lambda evidence: alone(robustness.masked(_attacks(evidence), arm))
+  return _attacked(arm, lambda attacks: robustness.masked(attacks, arm))
 
 
 def _at_both_rates(
@@ -146,19 +141,30 @@ def _at_both_rates(
 ) -> Decision:
   def decide(evidence: Evidence) -> Verdict:
     paper = rule(evidence.runs(study, ours), evidence.runs(study, theirs))
-    return at_both_rates(
-      paper, _tuned(evidence, ours, lambda runs: rule(runs, evidence.runs("tuned", theirs)))
-    )
+    return at_both_rates(paper, _tuned(evidence, ours, theirs, rule))
 
   return decide
 
 
-def _tuned(evidence: Evidence, arm: str, rule: Callable[[Runs], Finding]) -> Finding:
-  """Of a network at its own learning rate, if it has any."""
-  if evidence.diverges(arm):
-    return Finding(Answer.NO, "it diverges at every learning rate")
-  return rule(evidence.runs("tuned", arm))
+def _tuned(
+  evidence: Evidence, ours: str, theirs: str, rule: Callable[[Runs, Runs], Finding]
+) -> Finding:
+  """Of two networks at their own learning rates, if they have any."""
+  for arm, answer in ((ours, Answer.NO), (theirs, Answer.UNDECIDED)):
+    if evidence.diverges(arm):
+      return Finding(answer, f"{ARMS[arm].label} diverges at every learning rate")
+  return rule(evidence.runs("tuned", ours), evidence.runs("tuned", theirs))
 
 
-def _attacks(evidence: Evidence) -> robustness.Attacks:
-  return {arm: evidence.attacks(arm) for arm in ATTACKED}
+def _attacked(arm: str, rule: Callable[[robustness.Attacks], Finding]) -> Decision:
+  """Of attacks on networks of which none diverged."""
+
+  def decide(evidence: Evidence) -> Verdict:
+    lost = [name for name in ATTACKED if diverged(evidence.at_paper_rate(name))]
+    if lost:
+      answer = Answer.NO if arm in lost else Answer.UNDECIDED
+      text = f"a run of {', '.join(ARMS[name].label for name in lost)} diverged"
+      return alone(Finding(answer, text))
+    return alone(rule({name: evidence.attacks(name) for name in ATTACKED}))
+
+  return decide

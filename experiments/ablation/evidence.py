@@ -1,5 +1,6 @@
 """The rows of a page by study, arm and seed."""
 
+import collections
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -69,7 +70,7 @@ class Evidence:
   def pace(self, arm: str) -> float | None:
     """Seconds that a step of an arm takes, in the run that shared the machine least.
 
-    Runs that were made together have no pace of their own.
+    Of runs on the commonest device alone; runs that were made together have no pace of their own.
 
     Args:
       arm: name of the network.
@@ -77,11 +78,14 @@ class Evidence:
     Returns:
       It; None if there is no such run.
     """
+    devices = collections.Counter(row["environment"]["device"] for row in self.rows.values())
+    device = max(devices, key=lambda name: devices[name])
     paces = [
       row["seconds"] / row["curve"]["steps"][-1]
       for row in self.rows.values()
       if row["kind"] == "training"
       and row["spec"]["arm"] == arm
+      and row["environment"]["device"] == device
       and "together" not in row["environment"]
       and row["curve"]["steps"][-1]
     ]

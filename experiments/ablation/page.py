@@ -55,7 +55,14 @@ def readme_section(evidence: Evidence, folder: str, plots: Sequence[str]) -> str
     folder: of the page, from the README.
     plots: names of the files that there are.
   """
-  head = ["network", "accuracy, %", "steps to 98 %", "rate", "accuracy, tuned", "steps, tuned"]
+  head = [
+    "network",
+    "accuracy at 0.003, %",
+    "steps to 98 %",
+    "own rate",
+    "accuracy at it, %",
+    "steps to 98 %",
+  ]
   body, numbers = [], set()
   for arm in (*KERNELS, "conv-kerv", "kerv-kerv"):
     paper, tuned = evidence.runs(_study(arm), arm), evidence.runs("tuned", arm)
@@ -96,7 +103,7 @@ def method(evidence: Evidence, protocol: Protocol) -> str:
   """
   runs = [row for row in evidence.rows.values() if row["spec"].get("search") is False]
   text = texts.PROTOCOL.format(
-    seeds=_seeds_by_study(evidence),
+    seeds=_seeds_by_study(evidence) + (" (some runs are missing, see below)" * _lacking(evidence)),
     cost=_cost(runs),
     batch_size=protocol.batch_size,
     first=protocol.epochs / 2,
@@ -126,6 +133,10 @@ def _cost(runs: Iterable[Row]) -> str:
   if not spent:
     return ""
   return f", for a run takes {np.median(spent) / 60:.1f} minutes of a core (the median)"
+
+
+def _lacking(evidence: Evidence) -> bool:
+  return any(evidence.missing(study) for study in STUDIES)
 
 
 def _seeds_by_study(evidence: Evidence) -> str:

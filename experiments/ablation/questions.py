@@ -2,6 +2,7 @@
 
 import itertools
 
+from experiments.ablation.accuracies import more_accurate, not_worse
 from experiments.ablation.arms import DEGREES, polynomial_name
 from experiments.ablation.claims import Claim, begin, label, named
 from experiments.ablation.decisions import (
@@ -13,7 +14,7 @@ from experiments.ablation.decisions import (
   loses_its_lead,
   some_network,
 )
-from experiments.ablation.rules import alike, faster, fewer_errors, more_accurate, not_worse
+from experiments.ablation.speeds import alike, faster, fewer_errors
 from experiments.ablation.studies import ATTACKED, TUNED
 
 KNNS = tuple(arm for arm in TUNED if arm != "cnn")
@@ -36,17 +37,18 @@ QUESTIONS: tuple[Claim, ...] = (
   *(
     Claim(
       "",
-      f"A bigger step in disguise: the lead that {named(arm)} has over the CNN in the first three "
-      "epochs shrinks once both have their own learning rate.",
+      f"The lead that {named(arm)} has over the CNN in the first three epochs shrinks once both "
+      "have their own learning rate.",
       loses_its_lead(_study(arm), arm, "cnn"),
       main=arm == "polynomial",
     )
-    for arm in ("polynomial", "conv-kerv", "kerv-kerv")
+    for arm in KNNS
   ),
   *(
     Claim(
       "",
-      f"The {label(arm)} KNN still {words} than a CNN whose first step is as long.",
+      f"More than a bigger step: the {label(arm)} KNN {words} than a CNN whose first step is as "
+      "long as its own.",
       at_paper_rate(rule, "controls", (arm, f"cnn-step-{arm}"), *numbers),
       main=arm == "polynomial" and rule is fewer_errors,
     )

@@ -1,4 +1,4 @@
-"""How fast a run gets somewhere, read off its curve where every run was evaluated."""
+"""How fast a run gets somewhere, read off its curve where runs are evaluated equally often."""
 
 import math
 
@@ -9,7 +9,7 @@ from experiments.ablation.rows import Row
 
 
 def common(row: Row) -> dict[int, float]:
-  """Test accuracy by step, at the points of an epoch at which every run is evaluated.
+  """Test accuracy by step, without the evaluations that the first epoch has beyond the others.
 
   A run that is looked at more often than another would reach the target sooner by chance alone, for
   accuracies go up and down.

@@ -84,6 +84,15 @@ def difference(
   return Summary.of((np.asarray(ours) - np.asarray(theirs)).tolist(), level)
 
 
+def shared_level(number: int) -> float:
+  """The level of each of several intervals of which all hold with 95 % (Bonferroni).
+
+  Args:
+    number: of intervals.
+  """
+  return 1 - (1 - CONFIDENCE) / number
+
+
 def _quantile(number: int, level: float = CONFIDENCE) -> float:
   """Of Student's distribution, for an interval of so many runs."""
   return float(stats.t.ppf((1 + level) / 2, number - 1)) if number > 1 else math.nan

@@ -161,10 +161,14 @@ def trainings(evidence: Evidence, study: str) -> str:
 
 def _seconds(runs: Mapping[int, Row], pace: float | None) -> str:
   """Seconds to the target, at the network's pace in seconds a step."""
-  if pace is None:
+  if pace is None or not any(steps_to_target(row) for row in runs.values()):
     return ""
-  taken = [count * pace for row in runs.values() if (count := steps_to_target(row)) is not None]
-  return spread(taken, 0) if taken else ""
+
+  def seconds(row: Row) -> float | None:
+    count = steps_to_target(row)
+    return None if count is None else count * pace
+
+  return steps(runs, seconds, interval=False)
 
 
 def searches(evidence: Evidence) -> str:

@@ -1,8 +1,9 @@
 """What the page says beside its numbers."""
 
+from experiments.ablation.accuracies import NO_BETTER, REACHED
 from experiments.ablation.evidence import FEWEST
 from experiments.ablation.robustness import NO_MORE_ROBUST, SLACK
-from experiments.ablation.rules import ALIKE, NEARLY, NO_BETTER, NO_FASTER, POWER
+from experiments.ablation.speeds import ALIKE, NEARLY, NO_FASTER
 
 TITLES = {
   "kernels": "Kernel functions (figure 2 a, b)",
@@ -44,10 +45,11 @@ PROTOCOL = "\n".join(
       that accuracy, and, since that is one noisy moment, the error of epochs 1 to 3, which is the
       geometric mean over the 18 evaluations in these. (That measure was added when the first rows
       were there.) Seconds are of training steps alone, at the pace of each network's fastest run,
-      since the machine was shared with other work; of runs that were made at once there are none.
+      since the machine was shared with other work, which still makes a tenth of difference or more;
+      of runs that were made at once there are none.
     """,
     """
-    - Numbers: mean ± standard deviation [95 % interval of the mean, as far as it is possible]. In
+    - Numbers: mean ± standard deviation [95 % interval of the mean, cut at what is possible]. In
       the plots, lines are means over seeds, and begin where all runs were first evaluated: 24 times
       in the first epoch, in the oldest rows 6 times; bands reach from the lowest to the highest.
     """,
@@ -58,46 +60,49 @@ RULES = "\n".join(
   _flow(text)
   for text in (
     f"""
-    - All intervals are of 95 %, by Student's t, seed by seed (networks of one seed share initial
+    - Brackets are 95 % intervals, by Student's t, seed by seed (networks of one seed share initial
       weights, as far as they have the same, and the order of images), from at least {FEWEST} seeds.
-      What an interval decides neither way is *undecided*. A claim does not hold of
-      a network of which a run diverged.
+      What they decide neither way is *undecided*. A claim does not hold of a network of which a run
+      diverged, and is undecided if one of the other network did.
     """,
     f"""
-    - *Sooner*: the interval of the quotient of steps to 98 % lies above 1; it is not if the
-      interval lies below {NO_FASTER:g}, or if a run does not get to 98 %. *Twice as fast*: the
-      interval lies above the root of 2, and its middle above {2 * NEARLY:g}; it is not if the
-      interval lies below 2.
+    - *Sooner*: the interval of the quotient of steps to 98 %, made wider by the steps between
+      evaluations, lies above 1; else it is not if the interval lies below {NO_FASTER:g}, or if the
+      network does not get to 98 % in as many runs as the other one, or more. If only the other one
+      does not, its last step counts, and the quotient is a lower bound. *Twice as fast*: the
+      interval lies above the root of 2, its middle above {2 * NEARLY:g} and its end above 2; it is
+      not if the interval lies below 2.
     """,
     f"""
     - *Fewer errors in the first three epochs*: the interval of the quotient of errors lies above 1;
-      they are not fewer if it lies below {NO_FASTER:g}. A *lead* is that quotient. *Learn alike*:
-      that interval is within a factor of {ALIKE:g}, or all weights are the same; not if it lies
-      outside.
+      else they are not fewer if it lies below {NO_FASTER:g}. A *lead* is that quotient, if it lies
+      above 1; it *shrinks* if the quotient of the leads at both rates lies above 1. *Learn alike*:
+      the interval is within a factor of {ALIKE:g}, or all weights are the same in the end; not if
+      it lies outside.
     """,
     f"""
-    - *More accurate*: the interval of the difference of final accuracies lies above 0; it is not if
-      it lies below {100 * NO_BETTER:g} points. *As accurate but for 0.1 points*: it lies above
-      -{100 * NO_BETTER:g} points; not if below.
+    - *More accurate*: the interval of the difference of final accuracies lies above 0; else it is
+      not if it lies below {100 * NO_BETTER:g} points. *As accurate but for 0.1 points*: it lies
+      above -{100 * NO_BETTER:g} points; not if below.
     """,
     f"""
-    - *An accuracy of the paper*, which is of one run, is reached if our mean is not lower, or if it
-      lies in the interval in which one more run of ours falls with 95 %, and that is narrower than
-      {100 * POWER:g} points to each side; not if it lies above that interval (for the CNN without
-      activations: nor below).
+    - *An accuracy of the paper*, which is of one run, is reached if our mean is with 95 %
+      (one-sided) not lower, but for {100 * REACHED:g} points; else it is not if it lies above the
+      interval in which one more run of ours falls with 95 %. (For the CNN without activations: nor
+      higher, nor below.)
     """,
     f"""
-    - *More robust*: the interval of the difference under attack lies above 0; it is not if it lies
-      below {100 * NO_MORE_ROBUST:g} point. *Masked*, a search for signs, of which none need be
+    - *More robust*: the interval of the difference under attack lies above 0; else it is not if it
+      lies below {100 * NO_MORE_ROBUST:g} point. *Masked*, a search for signs, of which none need be
       found: images made for another network fool it more than the strongest of its own of the same
-      epsilon; one step fools it more than twenty, each by more than {100 * SLACK:g} points; twenty
+      epsilon, or one step fools it more than twenty, by more than {100 * SLACK:g} points; twenty
       steps of epsilon 0.3 leave a tenth of the images or more; or the gradient of one image in a
       hundred is 0.
     """,
     """
     - Claims about speed and about the better network are looked at twice, by the paper's protocol
-      and with tuned rates. *Some KNN*: any of the seven that were tuned; yes by an interval so much
-      wider that all seven hold with 95 % (Bonferroni), no if it is no of each.
+      and with tuned rates. *Some KNN*: any of the seven that were tuned; yes by intervals so much
+      wider that all seven hold with 95 % (Bonferroni), no if it is no of each by those of 95 %.
     """,
   )
 )
@@ -113,7 +118,8 @@ README = _flow("""
   kerv-kerv: as both): by the paper's protocol (learning rate 0.003) and with each network's own
   learning rate, chosen on held-out training images. Mean ± standard deviation, of accuracies [95 %
   interval of the mean], of {seeds}; in the plot, lines are means, and bands reach from the lowest
-  to the highest.
+  to the highest. Below, brackets are 95 % intervals of quotients or differences, seed by seed;
+  undecided is what they allow both ways.
 """)
 
 INTRODUCTIONS = {
@@ -151,7 +157,7 @@ INTRODUCTIONS = {
   """),
   "controls": _flow("""
     Conv, then cube or tanh: a convolution followed by (z + 1)^3 or tanh(z), with the bias added
-    after the function, which is the KNN by another name and not in the plot, or inside it. First
+    after the function, mathematically the KNN and not in the plot, or inside it. First
     step of polynomial, Gaussian: the CNN with the paper's rate multiplied so that its first step is
     as long as that KNN's, seed by seed. 11 features: the CNN with a first layer so wide that it has
     about as many weights as the Volterra network. Volterra: the quadratic convolution of equation

@@ -96,13 +96,14 @@ def at_both_rates(paper: Finding, tuned: Finding) -> Verdict:
   return Verdict(outcome, f"paper's rate: {texts[0]}; tuned: {texts[1]}")
 
 
-def some(strict: Mapping[str, Finding], each: Mapping[str, Finding]) -> Finding:
+def some(strict: Mapping[str, Finding], each: Mapping[str, Finding], note: str) -> Finding:
   """Whether a statement is true of one of several networks.
 
   Args:
     strict: by the network's name, from intervals whose level allows for their number, see
-      `rules.shared_level`: one of them says yes.
+      `summary.shared_level`: one of them says yes.
     each: from intervals of the usual level: it takes all of them to say no.
+    note: what the numbers of the first are.
   """
   named = {
     answer: [name for name, finding in strict.items() if finding.answer is answer]
@@ -111,7 +112,8 @@ def some(strict: Mapping[str, Finding], each: Mapping[str, Finding]) -> Finding:
   if missing := named[Answer.MISSING]:
     return Finding(Answer.MISSING, f"without {', '.join(missing)}")
   if true := named[Answer.YES]:
-    return Finding(Answer.YES, "; ".join(strict[name].numbers for name in true))
+    return Finding(Answer.YES, f"{'; '.join(strict[name].numbers for name in true)} ({note})")
   if open_ := [name for name in each if each[name].answer is not Answer.NO]:
-    return Finding(Answer.UNDECIDED, "; ".join(strict[name].numbers for name in open_))
+    texts = "; ".join(strict[name].numbers for name in open_)
+    return Finding(Answer.UNDECIDED, f"{texts} ({note})")
   return Finding(Answer.NO, f"none of {', '.join(each)}")

@@ -54,13 +54,16 @@ def convergence(
   figure.savefig(path, dpi=150)
 
 
-def filters(path: Path, blocks: Mapping[str, Mapping[str, np.ndarray]]) -> None:
-  """Draws the filters of the first layer, a row for each network, all on one scale of grey.
+def filters(
+  path: Path, blocks: Mapping[str, Mapping[str, np.ndarray]], *, one_scale: bool = True
+) -> None:
+  """Draws the filters of the first layer, a row for each network.
 
   Args:
     path: of the PNG.
     blocks: for each title, the filters of each network by its label, (height, width, channels,
       number); of several channels the mean is drawn. The networks are the same in every block.
+    one_scale: whether all filters have the same scale of grey; else those above each other have.
   """
   drawn = {
     title: {
@@ -77,7 +80,7 @@ def filters(path: Path, blocks: Mapping[str, Mapping[str, np.ndarray]]) -> None:
   cell, label_width, heading = 0.83, 1.6, 0.35  # inches; a cell is a filter and the gap after it
   number_of_rows = max(len(rows) for rows in drawn.values())
   block_width = cell * count + 0.25
-  width = label_width + block_width * len(drawn) + 0.9
+  width = label_width + block_width * len(drawn) + (0.9 if one_scale else 0.0)
   height = heading + cell * number_of_rows + 0.1
   figure = Figure(figsize=(width, height))
 
@@ -91,13 +94,17 @@ def filters(path: Path, blocks: Mapping[str, Mapping[str, np.ndarray]]) -> None:
       for number in range(weights.shape[-1]):
         left = label_width + block_width * block + cell * number
         axis = place(left, heading + cell * row, cell - 0.08, cell - 0.08)
-        image = axis.imshow(weights[..., number], cmap="gray", vmin=-scale, vmax=scale)
+        bound = scale
+        if not one_scale:
+          bound = max(float(np.abs(each[..., number]).max()) for each in rows.values()) or 1.0
+        image = axis.imshow(weights[..., number], cmap="gray", vmin=-bound, vmax=bound)
         axis.set(xticks=[], yticks=[])
         if number == 0 and row == 0:
           axis.set_title(f"First-layer filters, {title}", loc="left", fontsize=10)
         if number == 0 and block == 0:
           axis.set_ylabel(label, rotation=0, ha="right", va="center", fontsize=11)
   assert image is not None
-  bar = place(width - 0.9, heading, 0.15, cell * number_of_rows - 0.08)
-  figure.colorbar(image, cax=bar, extend="both", label="weight")
+  if one_scale:
+    bar = place(width - 0.9, heading, 0.15, cell * number_of_rows - 0.08)
+    figure.colorbar(image, cax=bar, extend="both", label="weight")
   figure.savefig(path, dpi=150)

@@ -84,7 +84,7 @@ PAPER: tuple[Claim, ...] = (
   *(
     Claim(
       "section 4",
-      f"The {label(arm)} KNN reaches an accuracy of {100 * value:.2f} %.",
+      f"The {label(arm)} KNN reaches an accuracy of {100 * value:.2f} %, but for 0.2 points.",
       at_paper_rate(reaches, "kernels", (arm,), value),
       main=True,
     )
@@ -98,7 +98,7 @@ PAPER: tuple[Claim, ...] = (
   ),
   Claim(
     "section 4, figure 2 c, d",
-    "A learnt balance reaches an accuracy of 99.20 %.",
+    "A learnt balance reaches an accuracy of 99.20 %, but for 0.2 points.",
     at_paper_rate(reaches, "hyperparameters", ("learnable",), 0.9920),
   ),
   *(
@@ -111,13 +111,13 @@ PAPER: tuple[Claim, ...] = (
   ),
   Claim(
     "section 4",
-    "Without activations the CNN falls to 92.22 %.",
+    "Without activations the CNN falls to 92.22 %, but for 0.2 points.",
     at_paper_rate(has, "no-relu", ("linear-cnn",), 0.9222),
   ),
   *(
     Claim(
       "section 4",
-      f"Without activations the {name} network reaches 99.11 %.",
+      f"Without activations the {name} network reaches 99.11 %, but for 0.2 points.",
       at_paper_rate(reaches, "no-relu", (f"linear-{name.lower()}",), 0.9911),
     )
     for name in ("Gaussian-polynomial", "polynomial-polynomial")
@@ -125,7 +125,8 @@ PAPER: tuple[Claim, ...] = (
   *(
     Claim(
       "table 1",
-      f"{begin(named(arm))} reaches a clean accuracy of {100 * PAPER_CLEAN[arm]:.2f} %.",
+      f"{begin(named(arm))} reaches a clean accuracy of {100 * PAPER_CLEAN[arm]:.2f} %, but for "
+      "0.2 points.",
       at_paper_rate(reaches, "kernels", (arm,), PAPER_CLEAN[arm]),
     )
     for arm in ATTACKED

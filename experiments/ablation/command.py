@@ -42,7 +42,8 @@ class AblationCommand:
 
   name: Annotated[Name, tyro.conf.Positional]
   """The study, or all of them; run is the runs that --arms, --seeds, --rate and --search name,
-  attack the attacks on --arms of --seeds."""
+  attack the attacks on --arms of --seeds. Networks that it takes and that have no weights are
+  trained."""
   arms: tuple[str, ...] = ()
   """Networks to run; if not given, all of the study's."""
   seeds: tuple[int, ...] = (0, 1, 2, 3, 4)

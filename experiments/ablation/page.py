@@ -30,9 +30,11 @@ def page(evidence: Evidence, protocol: Protocol, plots: Sequence[str]) -> str:
   parts = [
     "# The paper's MNIST section, reproduced and questioned",
     texts.OPENING,
+    _main(evidence, QUESTIONS),
+    "## Method",
     method(evidence, protocol),
     "## Verdicts",
-    verdicts(evidence),
+    verdicts(evidence, protocol),
     texts.RULES,
   ]
   if missing := _missing(evidence):
@@ -47,11 +49,14 @@ def page(evidence: Evidence, protocol: Protocol, plots: Sequence[str]) -> str:
   return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def readme_section(evidence: Evidence, folder: str, plots: Sequence[str]) -> str:
+def readme_section(
+  evidence: Evidence, protocol: Protocol, folder: str, plots: Sequence[str]
+) -> str:
   """The README's part: the main table and one plot.
 
   Args:
     evidence: of the rows.
+    protocol: of the rows.
     folder: of the page, from the README.
     plots: names of the files that there are.
   """
@@ -81,17 +86,20 @@ def readme_section(evidence: Evidence, folder: str, plots: Sequence[str]) -> str
   ]
   if BOTH_RATES in plots:
     parts.append(f"![Test error by epoch]({folder}/{BOTH_RATES})")
-  decided = [
+  parts.append(_main(evidence, (*(PAPER if protocol.is_papers() else ()), *QUESTIONS)))
+  parts.append(f"All studies, attacks, controls and verdicts: [{folder}]({folder}/README.md).")
+  return "\n\n".join(part for part in parts if part)
+
+
+def _main(evidence: Evidence, claims: Iterable[Claim]) -> str:
+  """The main ones of some claims, as far as they are decided."""
+  return "\n".join(
     f"- {claim.text} **{verdict.outcome.value.capitalize()}** ({verdict.numbers})."
-    for claim in (*PAPER, *QUESTIONS)
+    for claim in claims
     if claim.main
     for verdict in [claim.decide(evidence)]
     if verdict.outcome is not Outcome.OPEN
-  ]
-  if decided:
-    parts.append("\n".join(decided))
-  parts.append(f"All studies, attacks, controls and verdicts: [{folder}]({folder}/README.md).")
-  return "\n\n".join(parts)
+  )
 
 
 def method(evidence: Evidence, protocol: Protocol) -> str:
@@ -161,22 +169,26 @@ def _seeds(number: int) -> str:
   return f"{number} seed" + ("s" if number != 1 else "")
 
 
-def verdicts(evidence: Evidence) -> str:
+def verdicts(evidence: Evidence, protocol: Protocol) -> str:
   """The tables of all claims, those of the paper first.
 
   Args:
     evidence: of the rows.
+    protocol: of the rows.
   """
 
   def cells(claim: Claim, *source: str) -> list[str]:
     verdict = claim.decide(evidence)
     return [claim.text, *source, f"**{verdict.outcome.value}**", verdict.numbers]
 
-  theirs = [cells(claim, claim.source) for claim in PAPER]
+  theirs = texts.OTHER_PROTOCOL
+  if protocol.is_papers():
+    body = [cells(claim, claim.source) for claim in PAPER]
+    theirs = tables.table(["claim", "source", "verdict", "numbers"], body)
   ours = [cells(claim) for claim in QUESTIONS]
   parts = [
     "### What the paper says",
-    tables.table(["claim", "source", "verdict", "numbers"], theirs),
+    theirs,
     "### What it leaves open",
     tables.table(["statement", "verdict", "numbers"], ours),
     "### How they are made",

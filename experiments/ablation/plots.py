@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from experiments.ablation.rows import Row
+from experiments.ablation.speed import common
 from experiments.figures import STYLES
 
 _FONT = 11
@@ -31,19 +32,15 @@ class Band:
 
 
 def learning_band(runs: Mapping[int, Row]) -> Band:
-  """Test error by epoch, where all runs of an arm were evaluated; without those that diverged.
+  """Test error by epoch, where runs are evaluated equally often; without those that diverged.
 
   Args:
     runs: by seed.
   """
-  curves = [
-    dict(zip(row["curve"]["steps"], row["curve"]["accuracy"], strict=True))
-    for row in runs.values()
-    if row["accuracy"] is not None
-  ]
+  curves = [common(row) for row in runs.values() if row["accuracy"] is not None]
   if not curves:
     return Band(np.zeros(0), np.zeros((0, 0)))
-  steps = sorted(set.intersection(*(set(curve) for curve in curves)) - {0})
+  steps = sorted(set.intersection(*(set(curve) for curve in curves)))
   per_epoch = next(iter(runs.values()))["steps_per_epoch"]
   errors = [[1 - curve[step] for step in steps] for curve in curves]
   return Band(np.array(steps) / per_epoch, np.array(errors))

@@ -58,6 +58,10 @@ class Protocol:
       if value is not None and value < 1:
         raise UsageError(f"`--{name.replace('_', '-')}` must be at least 1, got {value}")
 
+  def is_papers(self) -> bool:
+    """Whether runs are the paper's: as long, of as many images."""
+    return not self.options()
+
   def options(self) -> list[str]:
     """The options of the command line that differ from the defaults."""
     given: list[str] = []

@@ -55,9 +55,11 @@ def run(command: ReportCommand) -> int:
     before, rest = text.split(page.BEGIN)
     after = rest.split(page.END)[1]
     place = os.path.relpath(folder, readme.parent)
-    section = page.readme_section(evidence, place, drawn)
+    section = page.readme_section(evidence, rows.protocol, place, drawn)
     write_atomically(readme, f"{before}{page.BEGIN}\n\n{section}\n\n{page.END}{after}")
-  print(f"{len(evidence.rows)} rows: wrote README.md and {', '.join(drawn) or 'no plots'}")
+  print(f"{len(evidence.rows)} rows: wrote README.md, {', '.join(drawn) or 'no plots'} in {folder}")
+  if readme is not None:
+    print(f'the part between the comments "mnist" of {readme} is new too')
   return 0
 
 
@@ -162,7 +164,7 @@ def _draw_filters(evidence: Evidence, path: Path) -> bool:
   order, correlations = alikeness.match(first, second)
   title = "correlations " + ", ".join(f"{value:+.2f}" for value in correlations)
   knn = f"KNN {tables.label('hyperparameters', FILTERS[1])}"
-  figures.filters(path, {title: {"CNN": first, knn: second[..., order]}})
+  figures.filters(path, {title: {"CNN": first, knn: second[..., order]}}, one_scale=False)
   return True
 
 
@@ -170,7 +172,7 @@ def _readable(readme: Path) -> str:
   """The README, which must have a place for its part."""
   try:
     text = readme.read_text(encoding="utf-8")
-  except OSError as error:
+  except (OSError, UnicodeDecodeError) as error:
     raise UsageError(f"`--readme` must be a file to read, got {str(readme)!r}: {error}") from None
   if text.count(page.BEGIN) != 1 or text.count(page.END) != 1:
     raise UsageError(

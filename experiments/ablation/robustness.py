@@ -108,8 +108,18 @@ def more_robust(attacks: Attacks, arm: str) -> Finding:
   return Finding(
     _answer(gap),
     f"at epsilon {epsilon:.3f}: {100 * np.mean(ours):.2f} % against {100 * np.mean(theirs):.2f} %, "
-    f"{100 * gap.mean:+.2f} points [{100 * gap.low:+.2f}, {100 * gap.high:+.2f}]",
+    f"{100 * gap.mean:+.2f} points [{100 * gap.low:+.2f}, {100 * gap.high:+.2f}]"
+    + _crossing(attacks, arm, epsilon),
   )
+
+
+def _crossing(attacks: Attacks, arm: str, epsilon: float) -> str:
+  """Beyond which epsilon the mean accuracies under FGSM stand the other way round, if they do."""
+  epsilons, ours = mean_curve(attacks[arm])
+  gap = ours - mean_curve(attacks["cnn"])[1]
+  here = np.interp(epsilon, epsilons, gap)
+  other = epsilons[(epsilons > epsilon) & (gap * here < 0)]
+  return f"; the other way round at epsilon {other[0]:g}" if len(other) else ""
 
 
 def more_robust_to_pgd(attacks: Attacks, arm: str, epsilon: float) -> Finding:

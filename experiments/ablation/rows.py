@@ -71,7 +71,10 @@ class Rows:
         row = json.loads(line)
         spec = spec_from(row["kind"], row["spec"])
       except (ValueError, KeyError, TypeError) as error:
-        raise UsageError(f"{str(file)!r}, line {number}, is no row: {error!r}") from error
+        raise UsageError(
+          f"{str(file)!r}, line {number}, is no row: {error!r}; take the line out, and the run is "
+          "made again"
+        ) from error
       if row.get("id") != identity(spec):
         raise UsageError(f"{str(file)!r}, line {number}: the row is not of its `id`")
       rows[row["id"]] = row
@@ -141,7 +144,7 @@ class Rows:
   def _read_protocol(self) -> Protocol | None:
     file = self.folder / PROTOCOL
     try:
-      return Protocol(**json.loads(file.read_text(encoding="utf-8")))
+      return Protocol(**{"definitions": 1} | json.loads(file.read_text(encoding="utf-8")))
     except FileNotFoundError:
       return None
     except (OSError, ValueError, TypeError) as error:

@@ -58,6 +58,8 @@ class Runner:
       UsageError: if a worker says that something will not do.
     """
     finished: set[str] = set()
+    if not self._missing(plan, finished):
+      self.say("all rows are there")
     try:
       while todo := self._missing(plan, finished):
         self._stage(todo)
@@ -151,6 +153,8 @@ class Runner:
     elif told["state"] == "apart":
       row = self.rows.get(spec) or {}
       what += f": NOT compared with its row, which {row.get('command')!r} makes again"
+    elif self.again and told["state"] == "new":
+      what += ": there was no row to compare with, now there is"
     elif told["state"] == "same":
       what += ": as in its row, bit for bit"
     if told.get("diverged_at") is not None:

@@ -1,6 +1,7 @@
 """How fast a run gets somewhere, read off its curve where runs are evaluated equally often."""
 
 import math
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -23,18 +24,33 @@ def common(row: Row) -> dict[int, float]:
   return {step: accuracy for step, accuracy in pairs if step and step % per_epoch in marks}
 
 
-def steps_to_target(row: Row) -> int | None:
+def every(row: Row) -> dict[int, float]:
+  """Test accuracy by step, at all evaluations after the start.
+
+  Args:
+    row: of a training run.
+  """
+  pairs = zip(row["curve"]["steps"], row["curve"]["accuracy"], strict=True)
+  return {step: accuracy for step, accuracy in pairs if step}
+
+
+Reading = Callable[[Row], Mapping[int, float]]
+"""`common` or `every`."""
+
+
+def steps_to_target(row: Row, reading: Reading = common) -> int | None:
   """Steps after which the accuracy was the target's for the first time.
 
   Args:
     row: of a training run.
+    reading: at which evaluations.
 
   Returns:
     They; None if the run diverged or did not get there.
   """
   if row["diverged_at"] is not None:
     return None
-  return next((step for step, accuracy in common(row).items() if accuracy >= TARGET), None)
+  return next((step for step, accuracy in reading(row).items() if accuracy >= TARGET), None)
 
 
 def epochs_to_target(row: Row) -> float | None:

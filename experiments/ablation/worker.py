@@ -28,8 +28,9 @@ PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy")
 ENVIRONMENT = {"NPROC": "1", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 """What makes XLA use one thread on CPU, and of a GPU's memory only what it needs, so that several
 workers fit; set before JAX is imported."""
-COMPARED = ("accuracy", "weights", "white_box", "transfer", "filters")
-"""What must be the same when a run is made again."""
+TIMES = ("seconds", "cpu_seconds", "compile_seconds", "seconds_to_target")
+ABOUT = ("id", "kind", "spec", "command", "environment")
+"""What need not be the same when a run is made again, and what is not of its results."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,10 +150,21 @@ def _state(row: Row, before: Row | None) -> State:
   """What a row is to the one that was there."""
   if before is None:
     return "new"
-  if all(before.get(name) == row.get(name) for name in COMPARED):
+  if _results(row, before) == _results(before, row):
     return "same"
   grouped = any("together" in each["environment"] for each in (row, before))
   return "apart" if grouped and row["command"] != before["command"] else "other"
+
+
+def _results(row: Row, other: Row) -> Row:
+  """What must be the same in both; curves at the steps at which both were evaluated."""
+  results = {name: value for name, value in row.items() if name not in (*ABOUT, *TIMES)}
+  if "curve" in row and "curve" in other and row["curve"]["steps"] != other["curve"]["steps"]:
+    pairs = zip(row["curve"]["steps"], row["curve"]["accuracy"], strict=True)
+    both = set(other["curve"]["steps"])
+    results["curve"] = [(step, accuracy) for step, accuracy in pairs if step in both]
+    del results["steps_to_target"], results["epochs_to_target"]  # come sooner in the finer one
+  return results
 
 
 def _trained(spec: Training, job: Job, loaded: Dataset, rows: Rows, where: Row) -> Any:

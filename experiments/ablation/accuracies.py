@@ -83,10 +83,9 @@ def has(runs: Runs, accuracy: float) -> Finding:
 def _value(runs: Runs, accuracy: float, *, at_least: bool) -> Finding:
   if len(runs) < FEWEST:
     return too_few(len(runs))
-  seeds = sorted(runs)
-  if diverged({seed: runs[seed] for seed in seeds}):
+  if diverged(runs):
     return Finding(Answer.NO, "a run diverged")
-  values = accuracies(runs, seeds)
+  values = accuracies(runs, sorted(runs))
   low, high = Summary.of(values).next_run()
   mean = Summary.of(values, level=1 - 2 * (1 - CONFIDENCE))  # each end with 95 % by itself
   yes = mean.low >= accuracy - REACHED and (at_least or mean.high <= accuracy + REACHED)

@@ -11,7 +11,7 @@ from experiments.ablation.protocol import Protocol
 from experiments.ablation.questions import QUESTIONS
 from experiments.ablation.robustness import PGD_EPSILON
 from experiments.ablation.rows import Row
-from experiments.ablation.studies import KERNELS, STUDIES
+from experiments.ablation.studies import STUDIES, TUNED, study_of
 from experiments.ablation.verdicts import Outcome
 
 BEGIN = "<!-- mnist: made by python -m experiments report -->"
@@ -69,8 +69,8 @@ def readme_section(
     "steps to 98 %",
   ]
   body, numbers = [], set()
-  for arm in (*KERNELS, "conv-kerv", "kerv-kerv"):
-    paper, tuned = evidence.runs(_study(arm), arm), evidence.runs("tuned", arm)
+  for arm in TUNED:
+    paper, tuned = evidence.runs(study_of(arm), arm), evidence.runs("tuned", arm)
     if not paper and not tuned:
       continue
     numbers |= {len(paper), len(tuned)} - {0}
@@ -221,7 +221,3 @@ def _missing(evidence: Evidence) -> str:
       named = "; ".join(f"{arm}: {', '.join(texts)}" for arm, texts in words.items())
       lines.append(f"- {study}: {named}")
   return "\n".join(lines)
-
-
-def _study(arm: str) -> str:
-  return "kernels" if arm in KERNELS else "arrangement"

@@ -15,13 +15,9 @@ from experiments.ablation.decisions import (
   some_network,
 )
 from experiments.ablation.speeds import alike, faster, fewer_errors
-from experiments.ablation.studies import ATTACKED, TUNED
+from experiments.ablation.studies import ATTACKED, TUNED, study_of
 
 KNNS = tuple(arm for arm in TUNED if arm != "cnn")
-
-
-def _study(arm: str) -> str:
-  return "arrangement" if "kerv" in arm else "kernels"
 
 
 QUESTIONS: tuple[Claim, ...] = (
@@ -29,7 +25,7 @@ QUESTIONS: tuple[Claim, ...] = (
     Claim(
       "",
       f"{begin(named(arm))} makes fewer errors than the CNN in the first three epochs.",
-      has_fewer_errors(_study(arm), arm, "cnn"),
+      has_fewer_errors(study_of(arm), arm, "cnn"),
       main=arm == "polynomial",
     )
     for arm in KNNS
@@ -39,7 +35,7 @@ QUESTIONS: tuple[Claim, ...] = (
       "",
       f"The lead that {named(arm)} has over the CNN in the first three epochs shrinks once both "
       "have their own learning rate.",
-      loses_its_lead(_study(arm), arm, "cnn"),
+      loses_its_lead(study_of(arm), arm, "cnn"),
       main=arm == "polynomial",
     )
     for arm in KNNS
@@ -75,7 +71,7 @@ QUESTIONS: tuple[Claim, ...] = (
     Claim(
       "",
       f"{begin(named(arm))} is more accurate in the end than the CNN.",
-      is_more_accurate(_study(arm), arm, "cnn"),
+      is_more_accurate(study_of(arm), arm, "cnn"),
     )
     for arm in KNNS
     if arm != "polynomial"

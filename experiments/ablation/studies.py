@@ -39,6 +39,16 @@ STUDIES: dict[str, tuple[str, ...]] = {
 }
 """The arms of each study, in the order in which `all` runs them."""
 
+
+def study_of(arm: str) -> str:
+  """The study that an arm with a tuned rate is in at the paper's.
+
+  Args:
+    arm: name of the network, one of `TUNED`.
+  """
+  return "kernels" if arm in KERNELS else "arrangement"
+
+
 GRID = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
 """Learning rates to choose from."""
 BELOW, ABOVE = (0.0003, 0.0001), (1.0, 3.0)

@@ -207,7 +207,8 @@ def table_1(evidence: Evidence) -> str:
     clean = spread([100 * value for value in column(rows, "accuracy")], 2, most=100)
     under = ""
     if epsilon is not None:
-      under = spread([100 * robustness.accuracy_at(row, epsilon) for row in rows.values()], 2)
+      values = [100 * robustness.accuracy_at(row, epsilon) for row in rows.values()]
+      under = spread(values, 2, most=100)
     paper = (
       f"{100 * robustness.PAPER_CLEAN[arm]:.2f}",
       f"{100 * robustness.PAPER_ATTACKED[arm]:.2f}",

@@ -12,10 +12,11 @@ import jax
 import numpy as np
 from rich.console import Console
 
-from experiments import presets, run
-from experiments.build import build
+from experiments.configs import presets
+from experiments.configs.build import build
 from experiments.data import training_order
-from experiments.parallel import Layout
+from experiments.engine.parallel import Layout
+from experiments.runs import run
 
 PRESETS = (
   "lenet5-mnist-cnn",

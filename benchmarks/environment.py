@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from experiments.machine import processor
+from experiments.common.environment import processor
 
 
 def environment() -> dict[str, Any]:

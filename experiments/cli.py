@@ -14,12 +14,13 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from experiments import UsageError, presets
-from experiments.checkpoints import DamagedError, SaveError
-from experiments.config import TrainConfig
-from experiments.evaluation import evaluate
-from experiments.parallel import LostError, ParallelConfig, is_main
-from experiments.run import Diverged, train
+from experiments import UsageError
+from experiments.configs import presets
+from experiments.configs.config import TrainConfig
+from experiments.engine.parallel import LostError, ParallelConfig, is_main
+from experiments.runs.checkpoints import DamagedError, SaveError
+from experiments.runs.evaluation import evaluate
+from experiments.runs.run import Diverged, train
 
 EXIT_USAGE, EXIT_DIVERGED, EXIT_UNSAVED, EXIT_LOST, EXIT_STOPPED = 2, 3, 4, 5, 75
 FAILURES: dict[type[Exception], int] = {

@@ -103,7 +103,7 @@ def _explanation(config: DemoConfig) -> str:
 
 def _write(out: Path, runs: list[Run], config: DemoConfig, command: str) -> None:
   """Writes the figures and the results."""
-  from experiments import figures  # imports matplotlib
+  from experiments.common import figures  # imports matplotlib
 
   titles: dict[Protocol, str] = {
     "paper": f"the paper's protocol, learning rate {PAPER_LEARNING_RATE}",

@@ -11,9 +11,9 @@ from rich.console import Console
 from rich.progress import Progress
 
 from experiments import UsageError, data
-from experiments.fit import Curve, fit
-from experiments.step import Score
-from experiments.training import Trainer, to_device
+from experiments.engine.fit import Curve, fit
+from experiments.engine.step import Score
+from experiments.engine.trainer import Trainer, to_device
 from kerv_jax import kernels
 from kerv_jax.models import lenet5
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from experiments.config import DataConfig, EvalConfig, ModelConfig, RunConfig, TrainConfig
-from experiments.optim import SGDConfig
+from experiments.configs.config import DataConfig, EvalConfig, ModelConfig, RunConfig, TrainConfig
+from experiments.engine.optim import SGDConfig
 
 ROOT = Path(__file__).parent.parent
 CLASSES = 3

@@ -41,10 +41,10 @@ from experiments.ablation.runner import Runner, groups
 from experiments.ablation.train import train, train_together
 from experiments.ablation.worker import Job, perform
 from experiments.data import Dataset, Examples, Normalisation
-from experiments.fit import Curve
-from experiments.optim import SGDConfig
-from experiments.optim import make_optimizer as reference_optimizer
-from experiments.step import Learner
+from experiments.engine.fit import Curve
+from experiments.engine.optim import SGDConfig
+from experiments.engine.optim import make_optimizer as reference_optimizer
+from experiments.engine.step import Learner
 
 TINY = Protocol(epochs=4, search_epochs=2, batch_size=8)
 OPTIONS = ["--epochs", "4", "--search-epochs", "2", "--batch-size", "8"]

@@ -18,10 +18,10 @@ import pytest
 pytest.importorskip("orbax.checkpoint", reason="needs the extra 'experiments'")
 
 from experiments import UsageError
-from experiments import digests as module
-from experiments.checkpoints import Checkpoints, DamagedError, SaveError
-from experiments.parallel import Layout
-from experiments.step import TrainState
+from experiments.common import digests as module
+from experiments.engine.parallel import Layout
+from experiments.engine.step import TrainState
+from experiments.runs.checkpoints import Checkpoints, DamagedError, SaveError
 
 
 def make_state(seed, size=40):

@@ -17,13 +17,13 @@ pytest.importorskip("tyro", reason="needs the extra 'experiments'")
 import runs
 from rich.console import Console
 
-from experiments import metrics, run
 from experiments.__main__ import main
-from experiments.checkpoints import Checkpoints
-from experiments.evaluation import evaluate
-from experiments.presets import PRESETS
-from experiments.progress import Monitor
-from experiments.signals import StopSignals
+from experiments.configs.presets import PRESETS
+from experiments.runs import metrics, run
+from experiments.runs.checkpoints import Checkpoints
+from experiments.runs.evaluation import evaluate
+from experiments.runs.progress import Monitor
+from experiments.runs.signals import StopSignals
 
 
 @pytest.fixture(scope="module")
@@ -279,7 +279,7 @@ def test_tensorboard_files_on_request(trained, tmp_path, monkeypatch, capsys):
 
 def test_progress_is_a_bar_on_a_terminal_and_lines_elsewhere(monkeypatch):
   clock = iter(range(0, 1000, 45))
-  monkeypatch.setattr("experiments.progress.time.monotonic", lambda: float(next(clock)))
+  monkeypatch.setattr("experiments.runs.progress.time.monotonic", lambda: float(next(clock)))
   texts = []
   for terminal in (True, False):
     console = Console(file=io.StringIO(), force_terminal=terminal, width=120)

@@ -19,10 +19,13 @@ pytest.importorskip("matplotlib", reason="needs the extra 'experiments'")
 
 from rich.console import Console  # noqa: E402
 
-from experiments import data, demo, figures, fit, training  # noqa: E402
+from experiments import data, demo  # noqa: E402
 from experiments.__main__ import main  # noqa: E402
-from experiments.training import Trainer  # noqa: E402
-from experiments.vmapped import VmappedTrainer  # noqa: E402
+from experiments.common import figures  # noqa: E402
+from experiments.engine import fit  # noqa: E402
+from experiments.engine import trainer as training  # noqa: E402
+from experiments.engine.trainer import Trainer  # noqa: E402
+from experiments.engine.vmapped import VmappedTrainer  # noqa: E402
 from kerv_jax.models import lenet5  # noqa: E402
 
 CLASSES = 3

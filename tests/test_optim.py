@@ -12,7 +12,7 @@ optax = pytest.importorskip("optax", reason="needs the extra 'experiments'")
 import flax.linen as nn  # noqa: E402
 
 from experiments import UsageError  # noqa: E402
-from experiments.optim import (  # noqa: E402
+from experiments.engine.optim import (  # noqa: E402
   SGDConfig,
   cross_entropy,
   learning_rate_at,

@@ -22,9 +22,10 @@ pytest.importorskip("tyro", reason="needs the extra 'experiments'")
 import runs
 from rich.console import Console
 
-from experiments import UsageError, run
-from experiments.checkpoints import Checkpoints
-from experiments.parallel import Layout, ParallelConfig
+from experiments import UsageError
+from experiments.engine.parallel import Layout, ParallelConfig
+from experiments.runs import run
+from experiments.runs.checkpoints import Checkpoints
 
 
 @pytest.fixture(scope="module")
@@ -250,8 +251,8 @@ import sys
 import jax, numpy as np
 sys.path.insert(0, sys.argv[1])
 from experiments import UsageError
-from experiments.parallel import Layout, ParallelConfig
-from experiments.checkpoints import Checkpoints
+from experiments.engine.parallel import Layout, ParallelConfig
+from experiments.runs.checkpoints import Checkpoints
 from pathlib import Path
 from test_checkpoints import SHAPES, assert_is, make_state
 layout = Layout(jax.devices(), shard_params=True)

@@ -14,13 +14,14 @@ pytest.importorskip("tyro", reason="needs the extra 'experiments'")
 
 from PIL import Image
 
-from experiments import UsageError, build, cli
+from experiments import UsageError, cli
 from experiments.__main__ import main
-from experiments.config import ModelConfig, TrainConfig, from_dict
+from experiments.configs import build
+from experiments.configs.config import ModelConfig, TrainConfig, from_dict
+from experiments.configs.presets import PRESETS
 from experiments.data import StreamedDataset
-from experiments.evaluation import evaluate
-from experiments.optim import learning_rate_at
-from experiments.presets import PRESETS
+from experiments.engine.optim import learning_rate_at
+from experiments.runs.evaluation import evaluate
 
 KNNS = [name for name, preset in PRESETS.items() if preset.twin]
 SHAPES = {"mnist": (28, 28, 1), "sample": (28, 28, 1), "imagenet2012": (224, 224, 3)}

@@ -22,11 +22,13 @@ import runs
 from PIL import Image
 from rich.console import Console
 
-from experiments import UsageError, build, run
-from experiments.checkpoints import DamagedError, SaveError
-from experiments.config import RunConfig
+from experiments import UsageError
+from experiments.configs import build
+from experiments.configs.config import RunConfig
 from experiments.data import StreamedDataset
-from experiments.folder import Folder
+from experiments.runs import run
+from experiments.runs.checkpoints import DamagedError, SaveError
+from experiments.runs.folder import Folder
 
 BUILD, PARTS = run.build, {}
 

@@ -11,8 +11,9 @@ pytest.importorskip("grain", reason="needs the extra 'experiments'")
 
 import runs  # noqa: E402
 
-from experiments import data, training  # noqa: E402
+from experiments import data  # noqa: E402
 from experiments.data import Augmentation, Batch, Normalisation  # noqa: E402
+from experiments.engine import trainer as training  # noqa: E402
 
 CLASSES = runs.CLASSES
 OPTIMIZER = optax.inject_hyperparams(optax.sgd)(0.1, momentum=0.9)

@@ -12,7 +12,7 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from experiments.ablation.rows import Row
 from experiments.ablation.speed import common
-from experiments.figures import STYLES
+from experiments.common.figures import STYLES
 
 _FONT = 11
 _DPI = 130

@@ -18,10 +18,10 @@ from experiments.ablation.protocol import (
   Protocol,
   Training,
 )
+from experiments.common.digests import digest
 from experiments.data import Dataset, Examples, split_by_class, training_order
-from experiments.digests import digest
-from experiments.fit import Curve
-from experiments.step import Learner, Score
+from experiments.engine.fit import Curve
+from experiments.engine.step import Learner, Score
 from kerv_jax.nn import hyperparameters
 
 MOMENTUM = 0.9

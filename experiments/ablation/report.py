@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from experiments import UsageError, figures
+from experiments import UsageError
 from experiments.ablation import alikeness, page, plots, robustness, tables
 from experiments.ablation.arms import BALANCES, DEGREES, polynomial_name
 from experiments.ablation.command import ReportCommand
@@ -14,7 +14,8 @@ from experiments.ablation.evidence import Evidence
 from experiments.ablation.protocol import TARGET
 from experiments.ablation.rows import Row, Rows
 from experiments.ablation.studies import ARRANGEMENTS, ATTACKED, FILTERS, KERNELS, NO_RELU
-from experiments.digests import write_atomically
+from experiments.common import figures
+from experiments.common.digests import write_atomically
 
 COMPARED = {
   "pointwise functions": ("cnn", "polynomial", "sigmoid", "power-inside", "tanh-inside"),

@@ -10,9 +10,9 @@ import numpy as np
 from experiments.ablation.protocol import Protocol, Training
 from experiments.ablation.recipe import Recipe
 from experiments.data import Dataset
-from experiments.fit import fit, fit_together
-from experiments.training import Trainer, to_device
-from experiments.vmapped import VmappedTrainer
+from experiments.engine.fit import fit, fit_together
+from experiments.engine.trainer import Trainer, to_device
+from experiments.engine.vmapped import VmappedTrainer
 
 Trained = tuple[dict[str, Any], Any]
 """The results of a row, and the final parameters."""

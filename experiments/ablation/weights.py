@@ -9,7 +9,7 @@ from typing import Any
 import flax.traverse_util
 import numpy as np
 
-from experiments.digests import digest
+from experiments.common.digests import digest
 
 
 def save(file: Path, params: Any) -> None:

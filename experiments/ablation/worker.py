@@ -195,8 +195,8 @@ def environment() -> dict[str, Any]:
   """Where a row is being made; the commit may be another one by the end of the run."""
   import jax
 
-  from experiments.folder import commit, version
-  from experiments.machine import processor
+  from experiments.common.environment import processor
+  from experiments.runs.folder import commit, version
 
   device = jax.devices()[0].device_kind
   return {

@@ -23,8 +23,8 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from experiments import UsageError
-from experiments.digests import Seals, digest, leaf_name
-from experiments.parallel import Layout, LostError, is_main
+from experiments.common.digests import Seals, digest, leaf_name
+from experiments.engine.parallel import Layout, LostError, is_main
 
 CHECKPOINTS = "checkpoints"
 DIGESTS = "digests"

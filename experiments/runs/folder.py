@@ -17,8 +17,8 @@ from typing import Any
 import jax
 
 from experiments import UsageError
-from experiments.checkpoints import CHECKPOINTS, DAMAGED, DIGESTS
-from experiments.digests import write_atomically
+from experiments.common.digests import write_atomically
+from experiments.runs.checkpoints import CHECKPOINTS, DAMAGED, DIGESTS
 
 CONFIG, MANIFEST, LOCK = "config.json", "manifest.json", "lock"
 PACKAGES = ("kerv_jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")

@@ -10,8 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments import UsageError, data, optim
-from experiments.config import ModelConfig, TrainConfig
+from experiments import UsageError, data
+from experiments.common.digests import digest
+from experiments.configs.config import ModelConfig, TrainConfig
 from experiments.data import (
   IMAGENET,
   UNIT,
@@ -21,10 +22,10 @@ from experiments.data import (
   Normalisation,
   StreamedDataset,
 )
-from experiments.digests import digest
-from experiments.feeds import Feed, MemoryFeed, StreamFeed
-from experiments.parallel import Layout
-from experiments.training import Trainer
+from experiments.data.feeds import Feed, MemoryFeed, StreamFeed
+from experiments.engine import optim
+from experiments.engine.parallel import Layout
+from experiments.engine.trainer import Trainer
 from kerv_jax import kernels, models
 from kerv_jax.nn import KervConv
 

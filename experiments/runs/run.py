@@ -13,13 +13,10 @@ import numpy as np
 from rich.console import Console
 
 from experiments import UsageError
-from experiments.build import Parts, build
-from experiments.checkpoints import Checkpoints, Restored, SaveError
-from experiments.config import UNIDENTIFYING, TrainConfig
-from experiments.digests import write_atomically
-from experiments.folder import Folder
-from experiments.metrics import SUMMARY, Metrics
-from experiments.parallel import (
+from experiments.common.digests import write_atomically
+from experiments.configs.build import Parts, build
+from experiments.configs.config import UNIDENTIFYING, TrainConfig
+from experiments.engine.parallel import (
   Layout,
   LostError,
   connect,
@@ -27,9 +24,12 @@ from experiments.parallel import (
   in_any_process,
   is_main,
 )
-from experiments.progress import Monitor
-from experiments.signals import StopSignals
-from experiments.step import TrainState
+from experiments.engine.step import TrainState
+from experiments.runs.checkpoints import Checkpoints, Restored, SaveError
+from experiments.runs.folder import Folder
+from experiments.runs.metrics import SUMMARY, Metrics
+from experiments.runs.progress import Monitor
+from experiments.runs.signals import StopSignals
 
 CHUNK = 32
 """Steps between looks at losses and signals; on CPU, signals are seen after every step."""

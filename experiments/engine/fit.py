@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from experiments.step import Score, TrainState
-from experiments.training import Images, Trainer
-from experiments.vmapped import VmappedTrainer
+from experiments.engine.step import Score, TrainState
+from experiments.engine.trainer import Images, Trainer
+from experiments.engine.vmapped import VmappedTrainer
 
 
 @dataclasses.dataclass

@@ -12,8 +12,8 @@ import numpy as np
 import optax
 
 from experiments.data import Batch, Examples, eval_batches
-from experiments.parallel import Layout
-from experiments.step import Learner, Score, TrainState
+from experiments.engine.parallel import Layout
+from experiments.engine.step import Learner, Score, TrainState
 
 Images = tuple[jax.Array, jax.Array]
 """Images (uint8) and labels on the devices."""

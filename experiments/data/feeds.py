@@ -8,10 +8,10 @@ import jax
 import numpy as np
 
 from experiments import UsageError
-from experiments.config import DataConfig
+from experiments.configs.config import DataConfig
 from experiments.data import Batch, Dataset, StreamedDataset, epoch_order
-from experiments.step import Score, TrainState
-from experiments.training import Trainer, to_device
+from experiments.engine.step import Score, TrainState
+from experiments.engine.trainer import Trainer, to_device
 
 
 class Feed(Protocol):

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from experiments import UsageError
-from experiments.optim import SGDConfig
-from experiments.parallel import ParallelConfig
+from experiments.engine.optim import SGDConfig
+from experiments.engine.parallel import ParallelConfig
 
 ModelName = Literal[
   "lenet5",

@@ -11,7 +11,7 @@ import numpy as np
 import optax
 
 from experiments.data import UNIT, Augmentation, Normalisation, augment
-from experiments.optim import cross_entropy
+from experiments.engine.optim import cross_entropy
 
 
 class TrainState(flax.struct.PyTreeNode):

@@ -8,7 +8,7 @@ import dataclasses
 import difflib
 
 from experiments import UsageError
-from experiments.config import (
+from experiments.configs.config import (
   DataConfig,
   EvalConfig,
   KernelName,
@@ -16,7 +16,7 @@ from experiments.config import (
   ModelName,
   TrainConfig,
 )
-from experiments.optim import SGDConfig
+from experiments.engine.optim import SGDConfig
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from experiments import UsageError
-from experiments.build import Parts, build
-from experiments.checkpoints import Checkpoints, DamagedError, Restored
-from experiments.config import TrainConfig, from_dict
-from experiments.folder import read_config
-from experiments.parallel import Layout, ParallelConfig, connect
+from experiments.configs.build import Parts, build
+from experiments.configs.config import TrainConfig, from_dict
+from experiments.engine.parallel import Layout, ParallelConfig, connect
+from experiments.runs.checkpoints import Checkpoints, DamagedError, Restored
+from experiments.runs.folder import read_config
 
 
 def evaluate(

@@ -10,8 +10,8 @@ import numpy as np
 import optax
 
 from experiments.data import eval_batches
-from experiments.step import Score, TrainState
-from experiments.training import Images, Trainer
+from experiments.engine.step import Score, TrainState
+from experiments.engine.trainer import Images, Trainer
 
 
 class VmappedTrainer(Trainer):

@@ -1,0 +1,1 @@
+"""What every part of the experiments uses, and each thing once."""

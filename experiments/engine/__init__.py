@@ -1,0 +1,1 @@
+"""One step and many: what is compiled, on which devices, and the optimizers."""

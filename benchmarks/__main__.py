@@ -13,6 +13,7 @@ import jax
 
 from benchmarks import (
   accuracy,
+  checkouts,
   compilation,
   correctness,
   growth,
@@ -23,7 +24,7 @@ from benchmarks import (
 )
 from benchmarks.measure import limits
 from benchmarks.results import Results, load
-from benchmarks.shapes import SHAPES
+from benchmarks.shapes import SHAPES, TARGETED
 
 FOLDER = pathlib.Path("results/speed")
 
@@ -62,6 +63,26 @@ def _parser() -> argparse.ArgumentParser:
   command = add("step", "time of a step of training beside that of the convolutional twin")
   command.add_argument("--quick", action="store_true", help="LeNet-5 only, few rounds")
   add_check(command)
+  text = "time of the operator's kernels over that of another checkout, in turns"
+  command = add("compare", text, out=False)
+  text = "folder of the other checkout, which this one's time is divided by"
+  command.add_argument("--against", type=_checkout, required=True, metavar="FOLDER", help=text)
+  for name, values, default in (
+    ("shapes", SHAPES, [shape.name for shape in TARGETED]),
+    ("rivals", checkouts.RIVALS, checkouts.RIVALS),
+    ("modes", plan.modes, ["forward + backward"]),
+  ):
+    text = f"default: {', '.join(default)}"
+    options: dict[str, Any] = {"nargs": "+", "metavar": "NAME", "default": default}
+    command.add_argument(f"--{name}", choices=[*values], help=text, **options)
+  command.add_argument("--rounds", type=int, default=25, help="of a pair of processes; default 25")
+  text = "after which a pair of processes stops early; default 4"
+  command.add_argument("--seconds", type=float, default=4.0, help=text)
+  text = "pairs of processes for each rival and shape; default 2"
+  command.add_argument("--launches", type=int, default=2, help=text)
+  command.add_argument("--out", type=pathlib.Path, help="file to write")
+  text = "exit with 1 if a kernel's mean may, within 95 %%, be more than this"
+  command.add_argument("--at-most", type=float, metavar="RATIO", help=text)
   command = add("growth", "how time and memory grow with each size of a layer")
   command.add_argument("--quick", action="store_true", help="few sizes, kernels and rounds")
   command = add("engine", "steps a second of a training run beside those of a bare loop")
@@ -74,6 +95,13 @@ def _parser() -> argparse.ArgumentParser:
   command.add_argument("--folder", type=pathlib.Path, default=FOLDER)
   command.add_argument("--readme", type=pathlib.Path, help="file to put the section into")
   return parser
+
+
+def _checkout(text: str) -> pathlib.Path:
+  """A folder that holds the library."""
+  if not (pathlib.Path(text) / "kerv_jax/__init__.py").is_file():
+    raise argparse.ArgumentTypeError(f"must be a checkout with a folder kerv_jax, got {text!r}")
+  return pathlib.Path(text)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -90,13 +118,17 @@ def main(argv: Sequence[str] | None = None) -> int:
   args = parser.parse_args(argv)
   if getattr(args, "rounds", None) is not None and args.rounds < 3:
     parser.error(f"argument --rounds: must be at least 3, got {args.rounds}")
+  if getattr(args, "launches", 1) < 1:
+    parser.error(f"argument --launches: must be at least 1, got {args.launches}")
   if args.command == "accuracy":
     accuracy.accuracy(args.out)
     return 0
   if args.command == "report":
     return _report(args.folder, args.readme)
   partial = any(getattr(args, name, None) for name in ("quick", "shapes", "rivals", "modes"))
-  if args.out is None and not partial:  # a part must not replace the whole
+  if (
+    args.out is None and not partial and args.command != "compare"
+  ):  # a part must not replace the whole
     args.out = FOLDER / f"{args.command}-{jax.default_backend()}.json"
   if args.out is None and getattr(args, "resume", False):
     parser.error("argument --resume: needs --out where only a part is measured")
@@ -105,6 +137,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     "operator": _operator,
     "step": _step,
     "growth": _growth,
+    "compare": _compare,
     "engine": _engine,
     "correctness": _correctness,
   }
@@ -135,7 +168,7 @@ def _collect(
 
 
 def _ratio(row: dict[str, Any]) -> str:
-  return f"{row['ratio']:.2f} [{row['low']:.2f}, {row['high']:.2f}]"
+  return f"{row['ratio']:.3f} [{row['low']:.3f}, {row['high']:.3f}]"
 
 
 def _peak(row: dict[str, Any]) -> str:
@@ -190,6 +223,19 @@ def _growth(args: argparse.Namespace, results: Results) -> list[str]:
   )
   print(f"\n{report.slopes(rows)}")
   return []
+
+
+def _compare(args: argparse.Namespace, results: Results) -> list[str]:
+  names = ("shapes", "rivals", "modes", "rounds", "seconds", "launches")
+  options = {name: getattr(args, name) for name in names}
+  rows = _collect(
+    checkouts.rows(args.against, **options),
+    results,
+    lambda r: f"{r['rival']}, {r['mode']}, {r['shape']}: {_ratio(r)}",
+  )
+  results.set(means=checkouts.means(rows))
+  print(f"\n{report.checkouts(results.content['means'])}")
+  return [] if args.at_most is None else checkouts.failures(rows, args.at_most)
 
 
 def _engine(args: argparse.Namespace, results: Results) -> list[str]:

@@ -56,20 +56,31 @@ def compare(rival: Call, baseline: Call, *, rounds: int, seconds: float) -> Comp
   Returns:
     The medians, their ratio and its spread.
   """
+  pairs = paired(rival, baseline, rounds=rounds, seconds=seconds)
+  mine, theirs = (statistics.median(times) for times in zip(*pairs, strict=True))
+  tenths = statistics.quantiles([a / b for a, b in pairs], n=10, method="inclusive")
+  return Comparison(1e3 * mine, 1e3 * theirs, mine / theirs, tenths[0], tenths[-1], len(pairs))
+
+
+def paired(
+  rival: Call, baseline: Call, *, rounds: int, seconds: float
+) -> list[tuple[float, float]]:
+  """Times a rival right beside a baseline, see `compare`.
+
+  Returns:
+    The seconds that one run of each took, round by round.
+  """
   repeats = {call: _repeats(call) for call in (rival, baseline)}
-  times: dict[Call, list[float]] = {rival: [], baseline: []}
+  pairs: list[tuple[float, float]] = []
   start = time.perf_counter()
-  while len(times[rival]) < rounds:
-    if len(times[rival]) >= 3 and time.perf_counter() - start > seconds:
-      break
-    order = (baseline, rival) if len(times[rival]) % 2 else (rival, baseline)
+  while len(pairs) < rounds and (len(pairs) < 3 or time.perf_counter() - start <= seconds):
+    order = (baseline, rival) if len(pairs) % 2 else (rival, baseline)
+    times = {}
     for call in order:
       time.sleep(_REST_SECONDS)
-      times[call].append(_seconds(call, repeats[call]))
-  ratios = [a / b for a, b in zip(times[rival], times[baseline], strict=True)]
-  tenths = statistics.quantiles(ratios, n=10, method="inclusive")
-  mine, theirs = (statistics.median(times[call]) for call in (rival, baseline))
-  return Comparison(1e3 * mine, 1e3 * theirs, mine / theirs, tenths[0], tenths[-1], len(ratios))
+      times[call] = _seconds(call, repeats[call])
+    pairs.append((times[rival], times[baseline]))
+  return pairs
 
 
 def _repeats(call: Call) -> int:

@@ -144,6 +144,22 @@ def steps(rows: Sequence[Row]) -> str:
   return table(["network", "kervolutions", "kernel", "time of a step", "target"], body)
 
 
+def checkouts(rows: Sequence[Row]) -> str:
+  """Means over the shapes of this checkout's time over another's, with their 95 % intervals."""
+  body = [
+    [
+      r["rival"],
+      r["mode"],
+      str(r["shapes"]),
+      f"{r['ratio']:.3f}",
+      f"{r['low']:.3f}",
+      f"{r['high']:.3f}",
+    ]
+    for r in rows
+  ]
+  return table(["", "mode", "shapes", "over the other checkout's time", "2.5 %", "97.5 %"], body)
+
+
 def engine(rows: Sequence[Row]) -> str:
   """Steps a second of a training run and of a bare loop."""
   body = [

@@ -7,8 +7,10 @@ only for a rival there.
 
 import ctypes
 import dataclasses
+import functools
 import gc
 import json
+import pathlib
 import subprocess
 import sys
 from collections.abc import Callable
@@ -24,17 +26,20 @@ class Worker:
     rival: of `benchmarks.rivals`.
     shape: of the layer.
     backward: whether the gradients are taken as well.
+    library: folder that `kerv_jax` is imported from; None is wherever Python finds it.
 
   Raises:
-    RuntimeError: with the end of its error output, if the process fails.
-
-  Attributes:
-    peak_bytes: resident memory of one run, at its peak, beyond what was there before; None where
-      the system does not tell.
+    RuntimeError: where an answer is waited for, with the end of its error output, if the process
+      fails. The first is that of `peak_bytes`, so that several can start at once.
   """
 
-  def __init__(self, rival: str, shape: Shape, *, backward: bool):
-    spec = json.dumps({"rival": rival, "backward": backward, **dataclasses.asdict(shape)})
+  def __init__(
+    self, rival: str, shape: Shape, *, backward: bool, library: pathlib.Path | None = None
+  ):
+    where = None if library is None else str(library.resolve())
+    spec = json.dumps(
+      {"rival": rival, "backward": backward, "library": where, **dataclasses.asdict(shape)}
+    )
     self._process = subprocess.Popen(
       [sys.executable, "-m", "benchmarks.worker", spec],
       stdin=subprocess.PIPE,
@@ -42,10 +47,18 @@ class Worker:
       stderr=subprocess.PIPE,
       text=True,
     )
-    self.peak_bytes: int | None = json.loads(self._answer())
+
+  @functools.cached_property
+  def peak_bytes(self) -> int | None:
+    """Resident memory of one run, at its peak, beyond what was there before.
+
+    It is None where the system does not tell.
+    """
+    return json.loads(self._answer())
 
   def __call__(self, number: int) -> None:
     """Runs the rival so many times."""
+    _ = self.peak_bytes  # the first answer
     assert self._process.stdin is not None
     self._process.stdin.write(f"{number}\n")
     self._process.stdin.flush()
@@ -96,16 +109,21 @@ def _peak(call: Callable[[int], Any]) -> int | None:
 
 def _call(spec: dict[str, Any]) -> Callable[[int], Any]:
   """The rival, ready to run."""
-  rival, backward = spec.pop("rival"), spec.pop("backward")
+  rival, backward, library = (spec.pop(key) for key in ("rival", "backward", "library"))
   fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in spec.items()}
   shape = Shape(**fields)
   if rival.startswith("PyTorch"):
     from benchmarks.torch_rivals import layer as torch_layer
 
     return torch_layer(rival, shape, backward=backward)
+  if library is not None:
+    sys.path.insert(0, library)
+  import kerv_jax
   from benchmarks.measure import compiled
   from benchmarks.rivals import layer, program
 
+  found = pathlib.Path(kerv_jax.__file__).parents[1]
+  assert library in (None, str(found)), f"kerv_jax was imported from {found}, not from {library}"
   return compiled(program(layer(rival, shape), backward=backward), *shape.operands()).call
 
 

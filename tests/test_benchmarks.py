@@ -15,6 +15,7 @@ import pytest
 
 import benchmarks.__main__ as cli
 from benchmarks import (
+  checkouts,
   correctness,
   growth,
   measure,
@@ -367,8 +368,59 @@ def test_a_worker_serves_a_rival_and_tells_its_peak():
 
 
 def test_a_worker_that_fails_says_why():
-  with pytest.raises(RuntimeError, match="no such rival"):
-    Worker("no such rival", SMALL, backward=False)
+  worker = Worker("no such rival", SMALL, backward=False)
+  with worker, pytest.raises(RuntimeError, match="no such rival"):
+    worker(1)
+
+
+def test_a_worker_imports_the_library_that_it_is_told(tmp_path):
+  (tmp_path / "kerv_jax").mkdir()
+  (tmp_path / "kerv_jax/__init__.py").write_text("raise ImportError('the other checkout')")
+  worker = Worker("L1", SMALL, backward=False, library=tmp_path)
+  with worker, pytest.raises(RuntimeError, match="the other checkout"):
+    worker(1)
+
+
+def test_a_checkout_is_compared_with_another(monkeypatch, tmp_path, capsys):
+  monkeypatch.setitem(shapes.SHAPES, "CIFAR stem", SMALL)
+  out = tmp_path / "compare.json"
+  arguments = ["--shapes", "CIFAR stem", "--rivals", "L1", "--rounds", "3", "--seconds", "0.1"]
+  arguments += ["--launches", "1", "--out", str(out)]
+  assert cli.main(["compare", "--against", str(ROOT), *arguments]) == 0
+  content = json.loads(out.read_text())
+  (row,), (mean,) = content["rows"], content["means"]
+  assert row["low"] <= row["ratio"] <= row["high"]
+  assert [len(launch) for launch in row["ratios"]] == [3]
+  assert (mean["ratio"], mean["low"], mean["high"]) == (row["ratio"], row["low"], row["high"])
+  assert "| L1 | forward + backward | 1 |" in capsys.readouterr().out
+  with pytest.raises(SystemExit):
+    cli.main(["compare", "--against", str(tmp_path), *arguments])
+  assert "kerv_jax" in capsys.readouterr().err
+
+
+def test_a_comparison_of_checkouts_is_held_to_the_end_of_its_interval():
+  rng = np.random.default_rng(0)
+
+  def found(rival, center, spread):
+    return [
+      {"rival": rival, "mode": targets.MODE, "ratios": launches.tolist()}
+      for launches in center * np.exp(spread * rng.standard_normal((6, 2, 25)))
+    ]
+
+  (mean,) = checkouts.means(found("L1", 1.2, 0.05))
+  assert mean["low"] < 1.2 < mean["high"] < mean["low"] + 0.06
+  (shaken,) = checkouts.means(found("L1", 1.2, 0.5))
+  assert shaken["high"] - shaken["low"] > 3 * (mean["high"] - mean["low"])
+  assert checkouts.failures(found("L1", 1.0, 0.05), 1.05) == []
+  assert "L1" in checkouts.failures(found("L1", 1.04, 0.1), 1.05)[0]
+  assert checkouts.failures(found(rivals.BASELINE, 1.2, 0.05), 1.05) == []  # the machine's noise
+
+
+def test_launches_that_differ_widen_the_interval():
+  same, apart = [[1.0] * 25] * 2, [[0.9] * 25, [1.1] * 25]
+  assert checkouts.interval([same]) == {"ratio": 1.0, "low": 1.0, "high": 1.0}
+  found = checkouts.interval([apart])
+  assert (found["low"], found["high"]) == (0.9, 1.1)
 
 
 def test_results_are_whole_after_every_row(tmp_path):

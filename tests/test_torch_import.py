@@ -24,7 +24,7 @@ def torch():
 
 @pytest.fixture(scope="module")
 def networks(torch):
-  import torch_networks
+  from tests import torch_networks
 
   return torch_networks
 

@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from reference_models import Network
 
 from kerv_jax import kernels
 from kerv_jax.initializers import torch_kernel_init
@@ -25,6 +24,7 @@ from kerv_jax.models import (
 )
 from kerv_jax.models._layers import BatchNorm, Layers, classify
 from kerv_jax.nn import KervConv, hyperparameters
+from tests.models.reference import Network
 
 POLYNOMIAL = functools.partial(KervConv, kernel_fn=kernels.Polynomial(3, 2.0))
 LEARNABLE = functools.partial(POLYNOMIAL, learnable=("balance",))

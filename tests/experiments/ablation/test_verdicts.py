@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 import pytest
-from ablation_rows import attack, fill, training
 
 from experiments.ablation import robustness, speed, studies
 from experiments.ablation.accuracies import has, more_accurate, not_worse, reaches
@@ -17,6 +16,7 @@ from experiments.ablation.rows import Rows
 from experiments.ablation.speeds import alike, faster, fewer_errors, lead_shrinks
 from experiments.ablation.summary import Summary, difference, ratio, shared_level
 from experiments.ablation.verdicts import Answer, Finding, Outcome, alone, at_both_rates, some
+from tests.experiments.ablation.rows import attack, fill, training
 
 YES, NO, UNDECIDED, MISSING = Answer
 CLAIMS = (*PAPER, *QUESTIONS)

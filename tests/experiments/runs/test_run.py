@@ -18,7 +18,6 @@ import pytest
 pytest.importorskip("orbax.checkpoint", reason="needs the extra 'experiments'")
 pytest.importorskip("tyro", reason="needs the extra 'experiments'")
 
-import runs
 from PIL import Image
 from rich.console import Console
 
@@ -29,6 +28,7 @@ from experiments.data import StreamedDataset
 from experiments.runs import run
 from experiments.runs.checkpoints import DamagedError, SaveError
 from experiments.runs.folder import Folder
+from tests import runs
 
 BUILD, PARTS = run.build, {}
 

@@ -442,7 +442,7 @@ def test_progress_is_a_bar_on_a_terminal(npz):
     (["--lrs", "0.1", "0"], r"`--lrs` must be .*got \[0.1, 0.0\]"),
     (["--lrs", "nan"], r"`--lrs` must be .*got \[nan\]"),
     (["--data-dir", "/nowhere.npz"], "`--data-dir` must be .*got '/nowhere.npz'"),
-    (["--out", __file__], "`--out` must be a folder.*got .*test_experiments.py"),
+    (["--out", __file__], "`--out` must be a folder.*got .*test_demo.py"),
   ],
 )
 def test_option_out_of_range_is_one_line_before_anything_is_done(

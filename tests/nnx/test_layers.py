@@ -15,12 +15,12 @@ import pytest
 from flax import nnx
 from jax import lax
 from numpy.testing import assert_allclose, assert_array_equal
-from trees import close, different, normal, numpy_init, same
 
 import kerv_jax.nn as kerv_linen
 from kerv_jax import kernels
 from kerv_jax import nnx as kerv_nnx
 from kerv_jax.kernels import Hyperparameter, hyperparameter
+from tests.trees import close, different, normal, numpy_init, same
 
 GAUSSIAN = kernels.Gaussian(0.1)
 POLYNOMIAL = kernels.Polynomial(2, balance=0.5)

@@ -18,7 +18,7 @@ import pytest
 import kerv_jax
 from kerv_jax import kernels
 
-ROOT = pathlib.Path(__file__).parent.parent
+ROOT = pathlib.Path(__file__).parents[2]
 MODULES = ["kerv_jax"] + [
   module.name for module in pkgutil.walk_packages(kerv_jax.__path__, "kerv_jax.")
 ]

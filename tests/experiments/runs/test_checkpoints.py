@@ -22,6 +22,7 @@ from experiments.common import digests as module
 from experiments.engine.parallel import Layout
 from experiments.engine.step import TrainState
 from experiments.runs.checkpoints import Checkpoints, DamagedError, SaveError
+from tests.runs import ROOT
 
 
 def make_state(seed, size=40):
@@ -238,9 +239,10 @@ def test_other_shapes_are_refused(stored):
 
 FULL = """
 import resource, sys
-sys.path.insert(0, sys.argv[2])
 import numpy as np
-from test_checkpoints import Checkpoints, Layout, SaveError, make_state, restore, assert_is, store
+from tests.experiments.runs.test_checkpoints import (
+  Checkpoints, Layout, SaveError, make_state, restore, assert_is, store
+)
 from pathlib import Path
 folder = Path(sys.argv[1])
 store(folder, (1, 2))
@@ -263,7 +265,8 @@ print(sorted(path.name for path in (folder / "checkpoints").iterdir()))
 def test_file_that_cannot_be_written_is_told_with_its_cause(tmp_path):
   """A limit on the size of files stands for a full disk, which takes a mount to make."""
   done = subprocess.run(
-    [sys.executable, "-c", FULL, str(tmp_path / "run"), os.path.dirname(__file__)],
+    [sys.executable, "-c", FULL, str(tmp_path / "run")],
+    cwd=ROOT,
     capture_output=True,
     text=True,
     check=False,

@@ -9,11 +9,11 @@ import pytest
 optax = pytest.importorskip("optax", reason="needs the extra 'experiments'")
 pytest.importorskip("grain", reason="needs the extra 'experiments'")
 
-import runs  # noqa: E402
 
 from experiments import data  # noqa: E402
 from experiments.data import Augmentation, Batch, Normalisation  # noqa: E402
 from experiments.engine import trainer as training  # noqa: E402
+from tests import runs  # noqa: E402
 
 CLASSES = runs.CLASSES
 OPTIMIZER = optax.inject_hyperparams(optax.sgd)(0.1, momentum=0.9)

@@ -12,8 +12,6 @@ import jax
 import numpy as np
 import optax
 import pytest
-from ablation_rows import fill, training
-from runs import CACHE, ROOT, blobs, write_data
 
 from experiments import UsageError, __main__
 from experiments.ablation import dataset, page, tables, weights
@@ -45,6 +43,8 @@ from experiments.engine.fit import Curve
 from experiments.engine.optim import SGDConfig
 from experiments.engine.optim import make_optimizer as reference_optimizer
 from experiments.engine.step import Learner
+from tests.experiments.ablation.rows import fill, training
+from tests.runs import CACHE, ROOT, blobs, write_data
 
 TINY = Protocol(epochs=4, search_epochs=2, batch_size=8)
 OPTIONS = ["--epochs", "4", "--search-epochs", "2", "--batch-size", "8"]

@@ -19,13 +19,13 @@ import pytest
 pytest.importorskip("orbax.checkpoint", reason="needs the extra 'experiments'")
 pytest.importorskip("tyro", reason="needs the extra 'experiments'")
 
-import runs
 from rich.console import Console
 
 from experiments import UsageError
 from experiments.engine.parallel import Layout, ParallelConfig
 from experiments.runs import run
 from experiments.runs.checkpoints import Checkpoints
+from tests import runs
 
 
 @pytest.fixture(scope="module")
@@ -249,12 +249,11 @@ def test_more_devices_than_there_are_are_refused():
 IN_EIGHT = """
 import sys
 import jax, numpy as np
-sys.path.insert(0, sys.argv[1])
 from experiments import UsageError
 from experiments.engine.parallel import Layout, ParallelConfig
 from experiments.runs.checkpoints import Checkpoints
 from pathlib import Path
-from test_checkpoints import SHAPES, assert_is, make_state
+from tests.experiments.runs.test_checkpoints import SHAPES, assert_is, make_state
 layout = Layout(jax.devices(), shard_params=True)
 tree = {"a": np.arange(4096.0).reshape(2, 64, 32), "small": np.ones(8), "odd": np.ones((4095,))}
 shardings = layout.state(tree)
@@ -274,7 +273,7 @@ try:
   layout.check_batch(12, "--data.batch-size")
 except UsageError as error:
   print(error)
-folder = Path(sys.argv[2])
+folder = Path(sys.argv[1])
 checkpoints = Checkpoints(folder, layout)
 state = layout.put_tree(jax.tree.map(np.asarray, make_state(5)), layout.state(SHAPES))
 checkpoints.save(5, state, {"rows": [5, 5.1]}, None)
@@ -288,7 +287,8 @@ again.close()
 def test_arrays_on_eight_devices(tmp_path):
   flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=8"
   done = subprocess.run(
-    [sys.executable, "-W", "error", "-c", IN_EIGHT, str(Path(__file__).parent), str(tmp_path)],
+    [sys.executable, "-W", "error", "-c", IN_EIGHT, str(tmp_path)],
+    cwd=runs.ROOT,
     env=os.environ | {"XLA_FLAGS": flags},
     capture_output=True,
     text=True,
@@ -301,7 +301,7 @@ def test_arrays_on_eight_devices(tmp_path):
     "`--parallel.devices 6` would do\n"
   )
   checkpoints = Checkpoints(tmp_path, Layout(), read_only=True)
-  from test_checkpoints import SHAPES, assert_is
+  from tests.experiments.runs.test_checkpoints import SHAPES, assert_is
 
   assert_is(checkpoints.restore(SHAPES), 5)
   checkpoints.close()

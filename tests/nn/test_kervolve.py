@@ -20,11 +20,11 @@ from flax.training.train_state import TrainState
 from flax.traverse_util import flatten_dict
 from jax import lax
 from numpy.testing import assert_allclose
-from trees import close, different, normal, numpy_init, same
 
 from kerv_jax import kernels
 from kerv_jax.models import CifarResNet
 from kerv_jax.nn import KervConv, hyperparameters, kervolve
+from tests.trees import close, different, normal, numpy_init, same
 
 KEY = jax.random.key(0)
 GAUSSIAN = kernels.Gaussian(0.1)

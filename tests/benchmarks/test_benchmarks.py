@@ -31,7 +31,7 @@ from benchmarks.shapes import SHAPES, TARGETED, Shape
 from benchmarks.worker import Worker
 from kerv_jax import kernels
 
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[2]
 SMALL = Shape("small", 2, (9, 8), 3, 4, (3, 3))
 STRIDED = Shape("strided", 2, (10, 10), 3, 4, (5, 5), stride=2)
 HAS_TORCH = importlib.util.find_spec("torch") is not None

@@ -14,7 +14,6 @@ import pytest
 pytest.importorskip("orbax.checkpoint", reason="needs the extra 'experiments'")
 pytest.importorskip("tyro", reason="needs the extra 'experiments'")
 
-import runs
 from rich.console import Console
 
 from experiments.__main__ import main
@@ -24,6 +23,7 @@ from experiments.runs.checkpoints import Checkpoints
 from experiments.runs.evaluation import evaluate
 from experiments.runs.progress import Monitor
 from experiments.runs.signals import StopSignals
+from tests import runs
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,6 @@
 """Random cases: auto, conv, patches and the NumPy reference over every option at once.
 
-40 cases by default; 2,000 with ``HYPOTHESIS_PROFILE=full pytest tests/test_random_cases.py``.
+40 cases by default; 2,000 with ``HYPOTHESIS_PROFILE=full``.
 """
 
 import dataclasses
@@ -9,11 +9,11 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import numpy as np
-import reference
 from hypothesis import assume, event, given
 from hypothesis import strategies as st
 
 from kerv_jax import kernels, kerv_general_dilated
+from tests import reference
 
 SPACE = "DHW"
 # Output rounding of the dtype, and room for the operator's own float32 or float64 arithmetic.

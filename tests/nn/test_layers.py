@@ -18,11 +18,11 @@ from flax.core import FrozenDict, freeze
 from flax.traverse_util import flatten_dict
 from jax import lax
 from numpy.testing import assert_allclose
-from trees import close, normal, numpy_init, random_variables, same
 
 from kerv_jax import kernels, kerv_general_dilated
 from kerv_jax.kernels import Hyperparameter, hyperparameter
 from kerv_jax.nn import KervConv, hyperparameters
+from tests.trees import close, normal, numpy_init, random_variables, same
 
 KEY = jax.random.key(0)
 LAYOUTS = {1: ("NWC", "WIO", "NWC"), 2: ("NHWC", "HWIO", "NHWC"), 3: ("NDHWC", "DHWIO", "NDHWC")}

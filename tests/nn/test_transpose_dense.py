@@ -7,14 +7,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import reference
 from flax import nnx
 from numpy.testing import assert_allclose, assert_array_equal
-from trees import normal, random_variables
 
 from kerv_jax import kernels
 from kerv_jax import nnx as kerv_nnx
 from kerv_jax.nn import KervConvTranspose, KervDense, hyperparameters
+from tests import reference
+from tests.trees import normal, random_variables
 
 KEY = jax.random.key(0)
 

@@ -7,12 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import reference
 from numpy.testing import assert_allclose, assert_array_equal
 
 from kerv_jax import kernels, kerv_general_dilated
 from kerv_jax.kernels import Concatenate
 from kerv_jax.nn import KervConv, hyperparameters
+from tests import reference
 
 KEY = jax.random.key(0)
 NHWC = ("NHWC", "HWIO", "NHWC")

@@ -7,13 +7,13 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from kerv_jax import _options
-from kerv_jax._by_statistics import from_statistics
-from kerv_jax._concatenate import require_features, split
-from kerv_jax._kernel import Kernel, require_kernel
-from kerv_jax._patches import from_patches
-from kerv_jax._statistics import STATISTICS, convolve
-from kerv_jax.kernels import Linear
+from kerv_jax._operator import options as _options
+from kerv_jax._operator.patches import from_patches
+from kerv_jax._operator.shared import from_statistics
+from kerv_jax._operator.statistics import STATISTICS, convolve
+from kerv_jax.kernels.base import Kernel, require_kernel
+from kerv_jax.kernels.builtin import Linear
+from kerv_jax.kernels.concatenate import require_features, split
 
 __all__ = ["kerv_general_dilated"]
 

@@ -315,7 +315,7 @@ def test_surrogate_gradients_of_a_layer_are_those_of_its_patches(groups):
 
 
 def test_the_huber_function_has_the_slope_hard_tanh():
-  from kerv_jax._definitions import huber
+  from kerv_jax.kernels.definitions import huber
 
   d = jnp.array([-3.0, -1.5, -0.4, 0.0, 0.7, 2.0])
   assert_allclose(huber(d), np.where(abs(d) < 1, d**2 / 2, abs(d) - 0.5), rtol=1e-6)

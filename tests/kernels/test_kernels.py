@@ -15,8 +15,10 @@ import pytest
 from jax.test_util import check_grads
 from numpy.testing import assert_allclose, assert_array_equal
 
-from kerv_jax import _definitions, _kernel, kernels
+from kerv_jax import kernels
 from kerv_jax.kernels import Hyperparameter, hyperparameter, static
+from kerv_jax.kernels.base import require_kernel
+from kerv_jax.kernels.definitions import DEFINITIONS
 
 LENGTH = 7  # of a patch
 
@@ -1147,18 +1149,18 @@ def test_statistics_of_built_in_kernels():
   assert (A + kernels.Custom(hadamard_max)).statistics is None
   assert (2.0 * -(kernels.Custom(hadamard_max) * A)).statistics is None
   for kernel in (A, B, A + B, kernels.Cosine()):
-    assert set(kernel.statistics) <= set(_definitions.DEFINITIONS)
+    assert set(kernel.statistics) <= set(DEFINITIONS)
 
 
 def test_statistics_that_terms_share_are_computed_once(pair, monkeypatch):
   calls = []
-  for name, definition in list(_definitions.DEFINITIONS.items()):
+  for name, definition in list(DEFINITIONS.items()):
 
     def counted(x, w, name=name, definition=definition):
       calls.append(name)
       return definition(x, w)
 
-    monkeypatch.setitem(_definitions.DEFINITIONS, name, counted)
+    monkeypatch.setitem(DEFINITIONS, name, counted)
   kernel = (
     2.0 * A + kernels.L2() * (kernels.Cauchy() - A) + B * kernels.Sigmoid() - kernels.Cosine()
   )
@@ -1399,10 +1401,10 @@ def test_composites_must_be_of_kernels():
 
 def test_errors_say_what_to_write_instead():
   with pytest.raises(TypeError, match=r"call it: Gaussian\(\)"):
-    _kernel.require_kernel("kernel_fn", kernels.Gaussian)
+    require_kernel("kernel_fn", kernels.Gaussian)
   with pytest.raises(TypeError, match=r"kernels\.Custom\(fn\)"):
-    _kernel.require_kernel("kernel_fn", hadamard_max)
-  _kernel.require_kernel("kernel_fn", A)
+    require_kernel("kernel_fn", hadamard_max)
+  require_kernel("kernel_fn", A)
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ import kerv_jax.nn as kerv_linen
 from kerv_jax import kernels
 from kerv_jax import nnx as kerv_nnx
 from kerv_jax.kernels import Hyperparameter, hyperparameter
+from kerv_jax.nnx.traversal import modules
 from tests.trees import close, different, normal, numpy_init, same
 
 GAUSSIAN = kernels.Gaussian(0.1)
@@ -586,7 +587,7 @@ def test_cycles_and_many_paths():
   assert model.conv.kernel_fn == GAUSSIAN
   assert model.left.left.conv.kernel_fn == GAUSSIAN
   assert type(model.left.conv) is nnx.Conv
-  assert len(kerv_nnx._modules(model, nnx.Conv)) == 41
+  assert len(modules(model, nnx.Conv)) == 41
 
 
 @pytest.mark.parametrize(

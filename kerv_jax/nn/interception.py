@@ -10,20 +10,77 @@ import contextlib
 import dataclasses
 import itertools
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 from flax.core import freeze, meta
 from flax.traverse_util import flatten_dict
 
-from kerv_jax import _choice
-from kerv_jax._rules import Operator, Rule
+from kerv_jax._flax import selection
+from kerv_jax._flax.learnable import require_options, require_start
+from kerv_jax.kernels import Kernel
+from kerv_jax.kervolution import require_per_feature
+from kerv_jax.nn.layers import operator
 
 _FLAG = "kerv_jax"
 _Hits = set[tuple[int, int]]
 _numbers = itertools.count()
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+  """What one call of ``kervolve`` asks for.
+
+  Attributes:
+    kernel_fn: the kernel function.
+    where: what it chooses convolutions by.
+    learnable: as it was given, then the names.
+    per_feature: whether a learnable hyperparameter has a value per output feature.
+    learnable_names: the learnable hyperparameters.
+  """
+
+  kernel_fn: Kernel
+  where: tuple[str | selection.Predicate, ...]
+  learnable: bool | Sequence[str]
+  per_feature: bool
+  learnable_names: tuple[str, ...] = dataclasses.field(init=False)
+
+  def __post_init__(self) -> None:
+    names = require_options(
+      self.kernel_fn,
+      self.learnable,
+      self.per_feature,
+      lambda name: name in ("kernel", "bias") or hasattr(nn.Conv, name),
+    )
+    object.__setattr__(self, "learnable", names)
+    object.__setattr__(self, "learnable_names", names)
+
+
+class Operator:
+  """The ``conv_general_dilated_cls`` of a chosen convolution while it is called.
+
+  Equal if the rules are, so that transformations which compare modules trace no more often.
+  """
+
+  def __init__(self, module: nn.Conv, rule: Rule, note: Callable[[], None]) -> None:
+    self.module, self.rule, self.note = module, rule, note
+
+  def __call__(self) -> Callable[..., jax.Array]:
+    """The operator, for ``nn.Conv``, which asks for it at each call."""
+    self.note()
+    module, rule = self.module, self.rule
+    require_per_feature(rule.kernel_fn, module.features)
+    require_start(rule.kernel_fn, rule.learnable_names, module.param_dtype)
+    return operator(module, rule.kernel_fn, rule.learnable_names, rule.per_feature)
+
+  def __eq__(self, other: object) -> bool:
+    return isinstance(other, Operator) and self.rule == other.rule
+
+  def __hash__(self) -> int:
+    return hash(self.rule)
 
 
 class Owner:
@@ -89,7 +146,7 @@ class Run:
     if hits is None:
       self.already.add(path)
       return
-    text = _choice.layer_text(module, module.features)
+    text = selection.layer_text(module, module.features)
     self.found[path] = text
     self.used |= hits
     if rule is not None:
@@ -116,10 +173,10 @@ class Run:
     if unused:
       idle = _filters(variables.get("params", {})) - self.modules
       for entry in unused:
-        if not any(not isinstance(entry, str) or _choice.matches(entry, p, None) for p in idle):
+        if not any(not isinstance(entry, str) or selection.matches(entry, p, None) for p in idle):
           already = sorted(self.already | self.chosen.keys())
           left = {path: text for path, text in self.found.items() if path not in self.chosen}
-          raise ValueError(_choice.nothing_chosen(entry, left, already))
+          raise ValueError(selection.nothing_chosen(entry, left, already))
 
 
 class _State(threading.local):
@@ -201,7 +258,7 @@ def _choices(module: Any) -> Iterator[tuple[Owner, str, Rule | None, _Hits | Non
       yield owner, path, None, None
       continue
     for i, rule in enumerate(owner.rules):
-      hits = {(i, j) for j, e in enumerate(rule.where) if _choice.matches(e, path, module)}
+      hits = {(i, j) for j, e in enumerate(rule.where) if selection.matches(e, path, module)}
       if hits:
         taken = True
         yield owner, path, rule, hits

@@ -1,6 +1,7 @@
 """The patch statistics that a kernel function may be built on, by their formulas."""
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -91,3 +92,16 @@ def safe_sqrt(x: Array) -> Array:
   """
   zero = x <= 0  # and not `x > 0`, so that NaN stays NaN
   return jnp.where(zero, 0, jnp.sqrt(jnp.where(zero, 1, x)))
+
+
+def at_least_float32(dtype: Any) -> jnp.dtype:
+  """The dtype itself if it has 32 bits or more, float32 for the narrower ones.
+
+  Args:
+    dtype: a floating-point dtype.
+
+  Returns:
+    The dtype to compute in.
+  """
+  dtype = jnp.dtype(dtype)
+  return dtype if dtype.itemsize >= 4 else jnp.dtype("float32")

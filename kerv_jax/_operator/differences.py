@@ -23,7 +23,7 @@ import numpy as np
 from jax import lax
 from jax.flatten_util import ravel_pytree
 
-from kerv_jax._definitions import huber
+from kerv_jax.kernels.definitions import huber
 
 Array = jax.Array
 

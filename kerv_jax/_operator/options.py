@@ -8,7 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array, lax
 
-from kerv_jax._dtypes import at_least_float32
+from kerv_jax.kernels.definitions import at_least_float32
 
 METHODS = ("auto", "conv", "patches")
 

@@ -13,9 +13,17 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from kerv_jax import _definitions, _difference
-from kerv_jax._definitions import with_value
-from kerv_jax._options import Options
+from kerv_jax._operator import differences
+from kerv_jax._operator.options import Options
+from kerv_jax.kernels.definitions import (
+  ABSOLUTE_DISTANCE,
+  ADDER_DISTANCE,
+  FILTER_SQUARED_NORM,
+  INNER_PRODUCT,
+  PATCH_SQUARED_NORM,
+  SQUARED_DISTANCE,
+  with_value,
+)
 
 # From this many taps on, a window sum along one axis is a `reduce_window`; below, shifted adds.
 _SHIFTED_ADDS = 16
@@ -94,7 +102,7 @@ def _without_cancellation(
   marked = jnp.where(lost, -1, expansion)
 
   def as_defined(marked: Array) -> Array:
-    direct = _of_differences(_difference.direct_squared_distance, lhs, rhs, options)
+    direct = _of_differences(differences.direct_squared_distance, lhs, rhs, options)
     return jnp.where(marked < 0, direct, marked)
 
   return lax.cond(_least(marked) < 0, as_defined, lambda marked: marked, marked)
@@ -114,17 +122,17 @@ def _least_batched(axis_size: int, in_batched: list[bool], values: Array) -> tup
 
 def absolute_distance(lhs: Array, rhs: Array, options: Options) -> Array:
   """``sum |patch - filter|``, in memory of the size of the output."""
-  return _of_differences(_difference.absolute_distance, lhs, rhs, options)
+  return _of_differences(differences.absolute_distance, lhs, rhs, options)
 
 
 def adder_distance(lhs: Array, rhs: Array, options: Options) -> Array:
-  """``sum |patch - filter|`` with an AdderNet's gradients, as in ``_definitions``.
+  """``sum |patch - filter|`` with an AdderNet's gradients, as in ``kernels.definitions``.
 
   That of the patches takes as long as an absolute distance's, that of the filters a convolution's.
   """
   lhs, rhs = lhs.astype(options.compute_dtype), rhs.astype(options.compute_dtype)
   fixed = lax.stop_gradient((lhs, rhs))
-  to_patch = _of_differences(_difference.huber_distance, lhs, fixed[1], options)
+  to_patch = _of_differences(differences.huber_distance, lhs, fixed[1], options)
   product = precise_product(fixed[0], rhs, options)
   to_filter = filter_squared_norm(lhs, rhs, options) / 2 - product
   return with_value(to_patch + to_filter, absolute_distance(*fixed, options))
@@ -153,7 +161,7 @@ def _of_differences(
   rhs_out, rhs_in, *rhs_space = options.dimension_numbers.rhs_spec
   lhs = jnp.transpose(lhs, (lhs_batch, *lhs_space, lhs_feature))
   rhs = jnp.transpose(rhs, (*rhs_space, rhs_in, rhs_out))
-  geometry = _difference.Geometry(
+  geometry = differences.Geometry(
     batch=lhs.shape[0],
     groups=options.feature_group_count,
     channels=rhs.shape[-2],
@@ -197,12 +205,12 @@ def filter_squared_norm(lhs: Array, rhs: Array, options: Options) -> Array:
 
 
 STATISTICS: dict[str, Callable[[Array, Array, Options], Array]] = {
-  _definitions.INNER_PRODUCT: inner_product,
-  _definitions.SQUARED_DISTANCE: squared_distance,
-  _definitions.ABSOLUTE_DISTANCE: absolute_distance,
-  _definitions.ADDER_DISTANCE: adder_distance,
-  _definitions.PATCH_SQUARED_NORM: patch_squared_norm,
-  _definitions.FILTER_SQUARED_NORM: filter_squared_norm,
+  INNER_PRODUCT: inner_product,
+  SQUARED_DISTANCE: squared_distance,
+  ABSOLUTE_DISTANCE: absolute_distance,
+  ADDER_DISTANCE: adder_distance,
+  PATCH_SQUARED_NORM: patch_squared_norm,
+  FILTER_SQUARED_NORM: filter_squared_norm,
 }
 """How each statistic a kernel may ask for is computed."""
 

@@ -9,14 +9,14 @@ from typing import Any, ClassVar
 import jax.numpy as jnp
 from jax import Array
 
-from kerv_jax._definitions import (
+from kerv_jax.kernels.definitions import (
   ABSOLUTE_DISTANCE,
   DEFINITIONS,
   INNER_PRODUCT,
   SQUARED_DISTANCE,
+  at_least_float32,
 )
-from kerv_jax._dtypes import at_least_float32
-from kerv_jax._pytree import Hyperparameter, Node, child, hyperparameter
+from kerv_jax.kernels.pytree import Hyperparameter, Node, child, hyperparameter
 
 
 class Kernel(Node):

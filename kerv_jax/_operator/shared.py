@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from kerv_jax._concatenate import take_features
-from kerv_jax._definitions import INNER_PRODUCT, SQUARED_DISTANCE
-from kerv_jax._kernel import Kernel
-from kerv_jax._options import Options
-from kerv_jax._statistics import STATISTICS, precise_product, squared_distance
+from kerv_jax._operator.options import Options
+from kerv_jax._operator.statistics import STATISTICS, precise_product, squared_distance
+from kerv_jax.kernels.base import Kernel
+from kerv_jax.kernels.concatenate import take_features
+from kerv_jax.kernels.definitions import INNER_PRODUCT, SQUARED_DISTANCE
 
 
 def from_statistics(

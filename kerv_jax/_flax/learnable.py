@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 from jax import Array
 
-from kerv_jax import _constraints
-from kerv_jax._concatenate import feature_counts
-from kerv_jax._kernel import Kernel, require_kernel
-from kerv_jax._pytree import Constraint
+from kerv_jax._flax.constraints import from_raw, require_learnable
+from kerv_jax.kernels.base import Kernel, require_kernel
+from kerv_jax.kernels.concatenate import feature_counts
+from kerv_jax.kernels.pytree import Constraint
 
 
 def learnable_names(kernel_fn: Kernel, learnable: bool | Sequence[str]) -> tuple[str, ...]:
@@ -91,11 +91,11 @@ def require_start(kernel_fn: Kernel, names: Sequence[str], param_dtype: Any) -> 
 
   Raises:
     TypeError: for a value that is not known yet, because it is being traced.
-    ValueError: for one too near 0 or too large, see ``_constraints.require_learnable``.
+    ValueError: for one too near 0 or too large, see ``constraints.require_learnable``.
   """
   values, constraints = kernel_fn.hyperparameters(), kernel_fn.constraints()
   for name in names:
-    _constraints.require_learnable(name, values[name], constraints[name], param_dtype)
+    require_learnable(name, values[name], constraints[name], param_dtype)
 
 
 def with_parameters(
@@ -112,7 +112,7 @@ def with_parameters(
     features: number of output features, for one value for each that the hyperparameter serves;
       None leaves the initial values as they are.
     parameter: called with name, initial value and constraint of each; returns its parameter, as
-      ``_constraints.to_raw`` would make it.
+      ``constraints.to_raw`` would make it.
 
   Returns:
     A kernel function of the same structure.
@@ -124,7 +124,7 @@ def with_parameters(
     start = np.asarray(initial[name])
     start = start if counts is None else np.broadcast_to(start, (counts[name],))
     raw = parameter(name, start, constraints[name])
-    values[name] = _constraints.from_raw(raw, constraints[name])
+    values[name] = from_raw(raw, constraints[name])
   return kernel_fn._with_leaves(values)
 
 
@@ -142,4 +142,4 @@ def plain_values(
     The values by name.
   """
   constraints = kernel_fn.constraints()
-  return {name: _constraints.from_raw(parameters[name], constraints[name]) for name in names}
+  return {name: from_raw(parameters[name], constraints[name]) for name in names}

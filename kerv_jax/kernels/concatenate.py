@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from kerv_jax._kernel import Kernel, _Composite, require_kernel
-from kerv_jax._pytree import child, static
+from kerv_jax.kernels.base import Kernel, _Composite, require_kernel
+from kerv_jax.kernels.pytree import child, static
 
 
 class Concatenate(_Composite):

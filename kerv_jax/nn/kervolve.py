@@ -6,10 +6,10 @@ from typing import TypeVar
 
 import flax.linen as nn
 
-from kerv_jax import _choice
-from kerv_jax._kernel import Kernel
-from kerv_jax._kervolved import Kervolved, kervolved_class
-from kerv_jax._rules import Rule
+from kerv_jax._flax import selection
+from kerv_jax.kernels import Kernel
+from kerv_jax.nn.interception import Rule
+from kerv_jax.nn.kervolved import Kervolved, kervolved_class
 
 _Model = TypeVar("_Model", bound=nn.Module)
 
@@ -17,7 +17,7 @@ _Model = TypeVar("_Model", bound=nn.Module)
 def kervolve(
   model: _Model,
   kernel_fn: Kernel,
-  where: _choice.Where = "*",
+  where: selection.Where = "*",
   *,
   learnable: bool | Sequence[str] = False,
   per_feature: bool = False,
@@ -112,7 +112,7 @@ def kervolve(
       f"`model` must not be bound, got {type(model).__name__} at path {model.scope.path}: kervolve "
       "what `bind` was called on; within a module, make it with parent=None or in `setup`"
     )
-  rule = Rule(kernel_fn, _choice.entries(where), learnable, per_feature)
+  rule = Rule(kernel_fn, selection.entries(where), learnable, per_feature)
   base, rules = type(model), (rule,)
   if isinstance(model, Kervolved):
     base, rules = model.kerv_base, (*model.kerv_rules, rule)

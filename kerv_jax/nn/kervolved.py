@@ -11,10 +11,9 @@ import flax.linen as nn
 import jax
 from jax.core import Tracer
 
-from kerv_jax import _choice
-from kerv_jax._rules import Rule
-from kerv_jax._runs import Owner, Run, mark, running
-from kerv_jax._traced import trace
+from kerv_jax._flax import selection
+from kerv_jax.nn.interception import Owner, Rule, Run, mark, running
+from kerv_jax.nn.tracing import trace
 
 _HEADER = ("path", "layer", "kernel function", "learnable")
 
@@ -34,6 +33,7 @@ class Kervolved:
 
   @functools.wraps(nn.Module.init_with_output)
   def init_with_output(self, *args: Any, **kwargs: Any) -> Any:
+    """As of any module."""
     return self._init(kwargs.get("method"), *args, **kwargs)
 
   def _init(self, asked: Any, *args: Any, **kwargs: Any) -> Any:
@@ -47,6 +47,7 @@ class Kervolved:
 
   @functools.wraps(nn.Module.apply)
   def apply(self, variables: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
+    """As of any module."""
     with running(_owner_of(self)) as run:
       result = super().apply(variables, *args, **kwargs)  # pyright: ignore
     run.finish(variables)
@@ -88,11 +89,11 @@ class Kervolved:
         "through this object, but for what nn.jit had cached"
       )
     rows = list(chosen.values())
-    return f"{_choice.table(rows, _HEADER)}\n{len(rows)} of {len(found)} convolutions"
+    return f"{selection.table(rows, _HEADER)}\n{len(rows)} of {len(found)} convolutions"
 
   def __repr__(self) -> str:
     chosen = ", ".join(
-      f"{rule.kernel_fn!r} where {', '.join(map(_choice.describe, rule.where))}"
+      f"{rule.kernel_fn!r} where {', '.join(map(selection.describe, rule.where))}"
       for rule in self.kerv_rules
     )
     return f"{super().__repr__()}  # kervolved: {chosen}"

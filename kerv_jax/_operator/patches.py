@@ -10,10 +10,10 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from kerv_jax._concatenate import take_features
-from kerv_jax._kernel import Kernel
-from kerv_jax._options import Options
-from kerv_jax._statistics import from_channels_last
+from kerv_jax._operator.options import Options
+from kerv_jax._operator.statistics import from_channels_last
+from kerv_jax.kernels.base import Kernel
+from kerv_jax.kernels.concatenate import take_features
 
 
 def from_patches(

@@ -1,23 +1,19 @@
-"""Kervolutional layers for Flax NNX, and models of others made kervolutional."""
+"""NNX models of others, made kervolutional."""
 
 import copy
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import jax
 from flax import nnx
 from jax.core import Tracer
 
-from kerv_jax import _choice
-from kerv_jax._kernel import Kernel
-from kerv_jax._learnable import plain_values, require_options
-from kerv_jax._nnx_forms import KervConvTranspose, KervDense
-from kerv_jax._nnx_layer import KervConv, Kervolution, Kervolutional, kervolution_of
-
-__all__ = [
-  "KervConv", "KervConvTranspose", "KervDense", "hyperparameters", "kervolve", "summary",
-]  # fmt: skip
+from kerv_jax._flax import selection
+from kerv_jax._flax.learnable import require_options
+from kerv_jax.kernels import Kernel
+from kerv_jax.nnx.interception import kervolution_of
+from kerv_jax.nnx.layers import Kervolution, Kervolutional
+from kerv_jax.nnx.traversal import modules
 
 _Model = TypeVar("_Model", bound=nnx.Module)
 
@@ -25,7 +21,7 @@ _Model = TypeVar("_Model", bound=nnx.Module)
 def kervolve(
   model: _Model,
   kernel_fn: Kernel,
-  where: _choice.Where = "*",
+  where: selection.Where = "*",
   *,
   learnable: bool | Sequence[str] = False,
   per_feature: bool = False,
@@ -94,18 +90,18 @@ def kervolve(
       f"`model` must be a flax.nnx.Module, got {type(model)}; kerv_jax.nn.kervolve is for those of "
       "flax.linen"
     )
-  entries = _choice.entries(where)
+  entries = selection.entries(where)
   require_options(kernel_fn, learnable, per_feature, lambda name: False)
   result = _copied(model)
-  layers = _modules(result, nnx.Conv)
+  layers = modules(result, nnx.Conv)
   left = [(paths, m) for paths, m in layers if not isinstance(m, Kervolution)]
   chosen: dict[int, Any] = {}
   for entry in entries:
-    hits = [m for paths, m in left if any(_choice.matches(entry, path, m) for path in paths)]
+    hits = [m for paths, m in left if any(selection.matches(entry, path, m) for path in paths)]
     if not hits:
-      found = {paths[0]: _choice.layer_text(m, m.out_features) for paths, m in left}
+      found = {paths[0]: selection.layer_text(m, m.out_features) for paths, m in left}
       already = [paths[0] for paths, m in layers if isinstance(m, Kervolution)]
-      raise ValueError(_choice.nothing_chosen(entry, found, already))
+      raise ValueError(selection.nothing_chosen(entry, found, already))
     chosen |= {id(m): m for m in hits}
   for layer in chosen.values():
     object.__setattr__(layer, "__class__", kervolution_of(type(layer)))
@@ -117,7 +113,7 @@ def kervolve(
 def _copied(model: Any) -> Any:
   """A deep copy, but for attributes that have none, such as a device, a lock or a Python module."""
   shared: dict[int, Any] = {}
-  for _, node in _modules(model, nnx.Pytree):
+  for _, node in modules(model, nnx.Pytree):
     for value in vars(node).values():
       if not isinstance(value, nnx.Pytree | nnx.Variable | jax.Array | list | tuple | dict):
         try:
@@ -127,72 +123,6 @@ def _copied(model: Any) -> Any:
   graphdef, state = nnx.split(model, graph=True)  # as of nnx.Pytree, which forgets what is shared
   state = jax.tree.map(lambda x: x if isinstance(x, Tracer) else copy.deepcopy(x), state)
   return nnx.merge(copy.deepcopy(graphdef, shared), state)
-
-
-_MOST_PATHS = 32  # of one module: shared references can make exponentially many
-
-
-def _modules(model: Any, kind: type) -> list[tuple[list[str], Any]]:
-  """Modules of a kind with all their paths, the shortest first, in the order of the attributes."""
-  paths: dict[int, list[str]] = {}
-  found: dict[int, Any] = {}
-  queue: deque[tuple[tuple[str, ...], frozenset[int], Any]] = deque([((), frozenset(), model)])
-  while queue:
-    path, above, node = queue.popleft()
-    known = paths.setdefault(id(node), [])
-    if id(node) in above or len(known) == _MOST_PATHS:
-      continue
-    known.append("/".join(path))
-    if isinstance(node, kind):
-      found[id(node)] = node
-    below = above | {id(node)}
-    queue.extend(((*path, key), below, child) for key, child in _children(node))
-  return [(paths[key], module) for key, module in found.items()]
-
-
-def _children(node: Any) -> Iterator[tuple[str, Any]]:
-  """What a module or a container holds, but for variables and arrays, by attribute or index."""
-  if isinstance(node, nnx.Pytree):
-    for key, child in nnx.iter_children(node, graph=True):
-      if not isinstance(child, nnx.Variable):
-        yield str(key), child
-    containers = {key: value for key, value in vars(node).items() if not key.startswith("_pytree")}
-  else:
-    containers = {"": node}
-  for key, value in containers.items():
-    if isinstance(value, list | tuple | dict):
-      pairs = value.items() if isinstance(value, dict) else enumerate(value)
-      for inner, child in pairs:
-        if isinstance(child, nnx.Pytree | list | tuple | dict):
-          yield f"{key}/{inner}".lstrip("/"), child
-
-
-def hyperparameters(model: nnx.Module) -> dict[str, Any]:
-  """The learned hyperparameters of a model as plain values.
-
-  Args:
-    model: any ``nnx.Module``.
-
-  Returns:
-    For the path of each kervolutional layer that learns any, such as ``"blocks/0/conv"``, their
-    values by name; {} if there is none.
-
-  Example:
-    >>> from kerv_jax import kernels
-    >>> layer = KervConv(3, 4, (3, 3), kernel_fn=kernels.Gaussian(0.5), learnable=True,
-    ...                  rngs=nnx.Rngs(0))
-    >>> float(hyperparameters(nnx.Sequential(layer))["layers/0"]["gamma"])
-    0.5
-  """
-  return {
-    paths[0]: plain_values(
-      {name: getattr(layer, name)[...] for name in layer.kernel_spec.names},
-      layer.kernel_spec.kernel_fn,
-      layer.kernel_spec.names,
-    )
-    for paths, layer in _modules(model, Kervolutional)
-    if layer.kernel_spec.names
-  }
 
 
 def summary(model: nnx.Module) -> str:
@@ -207,10 +137,10 @@ def summary(model: nnx.Module) -> str:
   rows = [
     (
       ", ".join(paths) or "(the model itself)",
-      _choice.layer_text(layer, layer.out_features),
+      selection.layer_text(layer, layer.out_features),
       repr(layer.kernel_spec.kernel_fn),
       ", ".join(layer.kernel_spec.names) or "-",
     )
-    for paths, layer in _modules(model, Kervolutional)
+    for paths, layer in modules(model, Kervolutional)
   ]
-  return _choice.table(rows, ("path", "layer", "kernel function", "learnable"))
+  return selection.table(rows, ("path", "layer", "kernel function", "learnable"))

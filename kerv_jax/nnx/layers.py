@@ -1,4 +1,4 @@
-"""The kervolutional layer for Flax NNX, and what makes a convolution one."""
+"""Kervolutional layers for Flax NNX."""
 
 import functools
 import threading
@@ -10,10 +10,11 @@ import numpy as np
 from flax import nnx
 from jax import Array, lax
 
-from kerv_jax import _constraints
-from kerv_jax._kernel import Kernel
-from kerv_jax._learnable import require_options, require_start, with_parameters
-from kerv_jax.kernels import Polynomial
+from kerv_jax._flax import forms
+from kerv_jax._flax.constraints import to_raw
+from kerv_jax._flax.learnable import require_options, require_start, with_parameters
+from kerv_jax.kernels import Kernel, Linear, Polynomial
+from kerv_jax.kernels.pytree import Constraint
 from kerv_jax.kervolution import kerv_general_dilated, require_per_feature
 
 _CUBIC = Polynomial()
@@ -38,14 +39,14 @@ class _Constant:
     return repr(self.kernel_fn)
 
 
-class _Asked(threading.local):
+class _Asking(threading.local):
   """Classes of convolutions that have asked for a kervolution, in this thread."""
 
   def __init__(self) -> None:
     self.classes: set[type] = set()
 
 
-_asked = _Asked()
+asking = _Asking()
 
 
 class Kervolutional:
@@ -79,9 +80,9 @@ class Kervolutional:
     require_start(kernel_fn, names, self.param_dtype)
     self.kernel_spec = _Constant(kernel_fn, names, per_feature)
 
-    def parameter(name: str, start: Any, constraint: _constraints.Constraint) -> Array:
+    def parameter(name: str, start: Any, constraint: Constraint) -> Array:
       start = np.broadcast_to(start, lead + start.shape)
-      raw = _constraints.to_raw(start, constraint, self.param_dtype)
+      raw = to_raw(start, constraint, self.param_dtype)
       setattr(self, name, nnx.Param(raw))
       return raw
 
@@ -104,7 +105,7 @@ class Kervolution(Kervolutional):
 
   def conv_general_dilated(self, *args: Any, out_sharding: Any = None, **options: Any) -> Array:
     """What ``nnx.Conv`` calls, in place of ``lax.conv_general_dilated``, with its arguments."""
-    _asked.classes.add(type(self))
+    asking.classes.add(type(self))
     out = kerv_general_dilated(*args, **options, kernel_fn=self.kernel_fn)
     return out if out_sharding is None else jax.sharding.reshard(out, out_sharding)
 
@@ -182,49 +183,130 @@ class KervConv(nnx.Conv, Kervolution):
     self.start(kernel_fn, learnable, per_feature)
 
 
-def _blank(cls: type) -> Any:
-  """An object without attributes: what unpickling starts from."""
-  return object.__new__(kervolution_of(cls))
+class KervConvTranspose(nnx.ConvTranspose, Kervolutional):
+  """``flax.nnx.ConvTranspose`` with a kernel function in place of the inner product.
 
-
-@functools.cache
-def kervolution_of(cls: Any) -> Any:
-  """The class that a convolution of a class becomes.
+  A kervolution of stride 1 over the dilated input, whose inserted zeros are data for a distance
+  kernel: :class:`kerv_jax.nn.KervConvTranspose` has the definition and what follows from it.  From
+  the same weights the two compute the same; with ``Linear()`` it is ``nnx.ConvTranspose`` bit for
+  bit.  Hyperparameters learn as those of :class:`kerv_jax.nnx.KervConv`.
 
   Args:
-    cls: ``nnx.Conv`` or a subclass.
+    in_features: number of input features.
+    out_features: number of output features.
+    kernel_size: the window, an integer or a sequence of them.
+    strides: as of ``nnx.ConvTranspose``.
+    kernel_fn: the kernel function, with the hyperparameters' (initial) values.
+    learnable: as of :class:`kerv_jax.nnx.KervConv`.
+    per_feature: likewise.
+    rngs: for the initial weights.
+    **options: the others of ``nnx.ConvTranspose``.
 
-  Returns:
-    :class:`KervConv`, or a subclass of ``cls`` with its name and methods.
+  Raises:
+    TypeError: for a ``kernel_fn``, ``learnable`` or ``per_feature`` of the wrong type.
+    ValueError: as :class:`kerv_jax.nnx.KervConv`; and, on call, for inputs that do not fit.
+
+  Example:
+    >>> import jax
+    >>> from flax import nnx
+    >>> from kerv_jax import kernels
+    >>> from kerv_jax.nnx import KervConvTranspose
+    >>> layer = KervConvTranspose(
+    ...   3, 8, (4, 4), strides=(2, 2), kernel_fn=kernels.Polynomial(2), rngs=nnx.Rngs(0)
+    ... )
+    >>> layer(jax.random.normal(jax.random.key(0), (2, 5, 6, 3))).shape
+    (2, 10, 12, 8)
   """
-  if cls is nnx.Conv:
-    return KervConv
 
-  def checked_call(self: Any, *args: Any, **kwargs: Any) -> Any:
-    around, _asked.classes = _asked.classes, set()
-    try:
-      out = cls.__call__(self, *args, **kwargs)
-    finally:
-      asked, _asked.classes = _asked.classes, around | _asked.classes
-    if made in asked:
-      made._asked = True  # its program may be cached from now on
-    elif not made._asked:
-      raise ValueError(
-        f"the convolution of {cls.__name__} cannot be replaced: it does not call its "
-        "`conv_general_dilated` as flax.nnx.Conv does"
-      )
-    return out
+  def __init__(
+    self,
+    in_features: int,
+    out_features: int,
+    kernel_size: int | Sequence[int],
+    strides: int | Sequence[int] | None = None,
+    *,
+    kernel_fn: Kernel = _CUBIC,
+    learnable: bool | Sequence[str] = False,
+    per_feature: bool = False,
+    rngs: nnx.Rngs,
+    **options: Any,
+  ) -> None:
+    super().__init__(in_features, out_features, kernel_size, strides, rngs=rngs, **options)
+    self.start(kernel_fn, learnable, per_feature)
 
-  def reduced(self: Any, protocol: Any) -> Any:
-    """As of any object, but for the class, which has no name to go by."""
-    out: Any = cls.__reduce_ex__(self, protocol)
-    return (_blank, (cls,), *out[2:]) if type(self) is made else out
+  def __call__(self, inputs: Array) -> Array:
+    """Applies the transposed kervolution.
 
-  namespace = {name: getattr(cls, name) for name in ("__module__", "__qualname__", "__doc__")}
-  namespace["__reduce_ex__"] = reduced
-  namespace["kernel_fn"] = vars(Kervolutional)["kernel_fn"]
-  namespace["conv_general_dilated"] = vars(Kervolution)["conv_general_dilated"]
-  if cls.__call__ is not nnx.Conv.__call__:
-    namespace["__call__"] = functools.wraps(cls.__call__)(checked_call)
-  made = type(cls)(cls.__name__, (cls, Kervolution), {**namespace, "_asked": False})
-  return made
+    Args:
+      inputs: shape (*batch, *space, in_features): any number of batch dimensions, none included.
+
+    Returns:
+      Shape (*batch, *out_space, out_features).
+    """
+    forms.require_space(inputs, self.kernel_size)
+    if type(self.kernel_spec.kernel_fn) is Linear:
+      return super().__call__(inputs)
+    kernel = forms.masked(self.kernel[...], self.mask)
+    bias = None if self.bias is None else self.bias[...]
+    x, w, bias = self.promote_dtype((inputs, kernel, bias), dtype=self.dtype)
+    return forms.with_bias(forms.over_dilated_input(_operator(self), self, x, w), bias)
+
+
+class KervDense(nnx.Linear, Kervolutional):
+  """``flax.nnx.Linear`` with a kernel function in place of the inner product.
+
+  Output feature o of an input x is ``kappa(x, kernel[:, o]) + bias[o]``, as of
+  :class:`kerv_jax.nn.KervDense`, whose name it has.  With ``Linear()`` it is ``nnx.Linear`` bit for
+  bit.  Hyperparameters learn as those of :class:`kerv_jax.nnx.KervConv`.
+
+  Args:
+    in_features: number of input features.
+    out_features: number of output features.
+    kernel_fn: the kernel function, with the hyperparameters' (initial) values.
+    learnable: as of :class:`kerv_jax.nnx.KervConv`.
+    per_feature: likewise.
+    rngs: for the initial weights.
+    **options: the others of ``nnx.Linear``, but ``dot_general``: this layer is that choice.
+
+  Raises:
+    TypeError: for a ``kernel_fn``, ``learnable`` or ``per_feature`` of the wrong type.
+    ValueError: as :class:`kerv_jax.nnx.KervConv`.
+
+  Example:
+    >>> import jax
+    >>> from flax import nnx
+    >>> from kerv_jax import kernels
+    >>> from kerv_jax.nnx import KervDense
+    >>> layer = KervDense(32, 10, kernel_fn=kernels.Gaussian(0.1), learnable=True, rngs=nnx.Rngs(0))
+    >>> layer(jax.random.normal(jax.random.key(0), (4, 32))).shape
+    (4, 10)
+    >>> sorted(nnx.state(layer, nnx.Param))
+    ['bias', 'gamma', 'kernel']
+  """
+
+  def __init__(
+    self,
+    in_features: int,
+    out_features: int,
+    *,
+    kernel_fn: Kernel = _CUBIC,
+    learnable: bool | Sequence[str] = False,
+    per_feature: bool = False,
+    rngs: nnx.Rngs,
+    **options: Any,
+  ) -> None:
+    if "dot_general" in options:
+      raise TypeError("KervDense has no `dot_general`: `kernel_fn` makes it")
+    super().__init__(in_features, out_features, rngs=rngs, **options)
+    self.start(kernel_fn, learnable, per_feature)
+
+  def dot_general(self, *args: Any, out_sharding: Any = None, **options: Any) -> Array:
+    """What ``nnx.Linear`` calls, in place of ``lax.dot_general``, with its arguments."""
+    if type(self.kernel_spec.kernel_fn) is Linear:
+      return lax.dot_general(*args, out_sharding=out_sharding, **options)
+    out = forms.dense_product(_operator(self))(*args, **options)
+    return out if out_sharding is None else jax.sharding.reshard(out, out_sharding)
+
+
+def _operator(layer: Any) -> forms.Operator:
+  return functools.partial(kerv_general_dilated, kernel_fn=layer.kernel_fn)

@@ -1,0 +1,1 @@
+"""What the layers of linen and of NNX share."""

@@ -1,0 +1,1 @@
+"""How a kervolution is computed: options, patch statistics, sums of differences, patches."""

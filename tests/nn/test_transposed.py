@@ -1,4 +1,4 @@
-"""Transposed and dense kervolution against Flax's layers and the definition."""
+"""Transposed kervolution against Flax's layer and the definition; both layers learn."""
 
 import itertools
 
@@ -7,26 +7,25 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 from numpy.testing import assert_allclose, assert_array_equal
 
 from kerv_jax import kernels
-from kerv_jax import nnx as kerv_nnx
 from kerv_jax.nn import KervConvTranspose, KervDense, hyperparameters
 from tests import reference
+from tests.nn.layers import KEY
 from tests.trees import normal, random_variables
-
-KEY = jax.random.key(0)
 
 
 def apply(module, variables, x):
   return jax.jit(lambda variables, x: module.apply(variables, x))(variables, x)
 
 
-# Transposed.
-
 IMAGE = (2, 5, 4, 3)
+
+
 LINE = (2, 5, 3)
+
+
 OPTIONS = {
   "default": (IMAGE, {}),
   "same": (IMAGE, {"strides": (2, 3)}),
@@ -97,7 +96,7 @@ def test_transposed_is_that_of_flax(option):
       lambda x, w, o: reference.l2(x, w) if o < 2 else reference.sigmoid(x, w, 1, 0),
     ),
   ],
-  ids=repr,
+  ids=["polynomial", "gaussian", "l1", "concatenate"],
 )
 @pytest.mark.parametrize("circular", [False, True])
 def test_transposed_is_kervolution_over_the_dilated_input(kernel_fn, kappa, circular):
@@ -196,167 +195,3 @@ def test_interceptors_see_one_call_of_each_layer(kernel_fn):
 def test_transposed_refuses(fields, shape, message):
   with pytest.raises((TypeError, ValueError), match=message):
     KervConvTranspose(4, (3, 2), **fields).init(KEY, jnp.ones(shape))
-
-
-# Dense.
-
-
-@pytest.mark.parametrize("shape", [(3, 5), (5,), (2, 3, 4, 5), (0, 5)])
-@pytest.mark.parametrize("options", [{}, {"use_bias": False}, {"dtype": jnp.bfloat16}], ids=str)
-def test_linear_is_dense_bit_for_bit(shape, options):
-  dense = nn.Dense(4, **options)
-  layer = KervDense(4, kernel_fn=kernels.Linear(), **options)
-  x = normal(*shape)
-  assert jax.eval_shape(layer.init, KEY, x) == jax.eval_shape(dense.init, KEY, x)
-  variables = random_variables(dense, x)
-  expected = dense.apply(variables, x)
-  out = layer.apply(variables, x)
-  assert out.dtype == expected.dtype
-  assert_array_equal(np.asarray(out), np.asarray(expected))
-
-
-@pytest.mark.parametrize(
-  "kernel_fn",
-  [
-    kernels.Polynomial(2, np.array([0.5, 1.0, 0.0, 2.0])),
-    kernels.Gaussian(0.1) - kernels.L1(),
-    kernels.Cosine(),
-    kernels.Custom(lambda x, w: jnp.max(x * w)),
-    kernels.Concatenate([(1, kernels.L2()), (3, kernels.Sigmoid(0.5))]),
-  ],
-  ids=repr,
-)
-@pytest.mark.parametrize("shape", [(5,), (2, 3, 5)])
-def test_dense_is_the_kernel_of_input_and_column(kernel_fn, shape):
-  x = normal(*shape)
-  layer = KervDense(4, kernel_fn=kernel_fn)
-  variables = random_variables(layer, x)
-  w, bias = variables["params"]["kernel"], variables["params"]["bias"]
-  assert w.shape == (5, 4)
-  flat = x.reshape(-1, 5)
-  if isinstance(kernel_fn, kernels.Custom):
-    expected = jnp.stack([jnp.stack([kernel_fn(row, w[:, o]) for o in range(4)]) for row in flat])
-  else:
-    expected = kernel_fn(flat[:, None], w.T)
-  out = apply(layer, variables, x)
-  assert out.shape == (*shape[:-1], 4)
-  assert_allclose(out, expected.reshape(out.shape) + bias, rtol=1e-5, atol=1e-5)
-
-
-def test_the_product_is_not_a_field():
-  with pytest.raises(TypeError):
-    KervDense(3, dot_general=jax.lax.dot_general)
-
-
-# NNX.
-
-
-def nnx_pair(name, fields, kernel_fn, **learning):
-  """The layer of Flax NNX and ours, with the same weights: those of the seed."""
-  plain, kerv, size = {
-    "transposed": (nnx.ConvTranspose, kerv_nnx.KervConvTranspose, {"kernel_size": (3, 2)}),
-    "dense": (nnx.Linear, kerv_nnx.KervDense, {}),
-  }[name]
-  fields = {"bias_init": nnx.initializers.normal(), **size, **fields}
-  ours = kerv(3, 6, kernel_fn=kernel_fn, **learning, **fields, rngs=nnx.Rngs(0))
-  return plain(3, 6, **fields, rngs=nnx.Rngs(0)), ours
-
-
-@pytest.mark.parametrize(
-  ("name", "fields"),
-  [
-    ("transposed", {}),
-    ("transposed", {"strides": (2, 3), "padding": "CIRCULAR", "transpose_kernel": True}),
-    ("transposed", {"strides": 2, "padding": ((2, 0), (1, 3)), "kernel_dilation": (2, 1)}),
-    ("transposed", {"mask": np.tril(np.ones((3, 2, 3, 6), np.float32)), "use_bias": False}),
-    ("transposed", {"dtype": jnp.bfloat16, "preferred_element_type": jnp.float32}),
-    ("dense", {}),
-    ("dense", {"dtype": jnp.bfloat16, "use_bias": False}),
-    ("dense", {"dtype": jnp.bfloat16, "preferred_element_type": jnp.float32}),
-  ],
-  ids=str,
-)
-def test_nnx_is_that_of_flax(name, fields):
-  x = normal(2, 4, 5, 3)
-  plain, linear = nnx_pair(name, fields, kernels.Linear())
-  general = nnx_pair(name, fields, kernels.Polynomial(1, 0.0))[1]
-  assert jax.tree.map(jnp.shape, nnx.to_pure_dict(nnx.state(linear))) == jax.tree.map(
-    jnp.shape, nnx.to_pure_dict(nnx.state(plain))
-  )
-  expected, out = plain(x), linear(x)
-  assert out.dtype == expected.dtype
-  assert_array_equal(np.asarray(out), np.asarray(expected))
-  out = nnx.jit(lambda layer, x: layer(x))(general, x)
-  assert (out.shape, out.dtype) == (expected.shape, expected.dtype)
-  tolerance = 2e-2 if "dtype" in fields else 1e-5
-  assert_allclose(out, expected, rtol=tolerance, atol=tolerance)
-
-
-@pytest.mark.parametrize(
-  "kernel_fn",
-  [
-    kernels.Gaussian(np.linspace(0.05, 0.3, 6)),
-    kernels.Concatenate([(2, kernels.Cosine()), (4, kernels.Polynomial(2) - kernels.L1())]),
-  ],
-  ids=repr,
-)
-@pytest.mark.parametrize("name", ["transposed", "dense"])
-def test_nnx_has_the_numbers_of_linen(name, kernel_fn):
-  x = normal(2, 4, 3)
-  fields = {"kernel_size": (3,), "strides": 2} if name == "transposed" else {}
-  linen = {"transposed": KervConvTranspose, "dense": KervDense}[name](
-    6, kernel_fn=kernel_fn, learnable=True, per_feature=True, **fields
-  )
-  layer = nnx_pair(name, fields, kernel_fn, learnable=True, per_feature=True)[1]
-  variables = {"params": nnx.to_pure_dict(nnx.state(layer, nnx.Param))}
-  like = jax.eval_shape(linen.init, KEY, x)
-  assert jax.tree.map(jnp.shape, variables) == jax.tree.map(jnp.shape, like)
-
-  @nnx.jit
-  def gradient(layer):
-    return nnx.value_and_grad(lambda layer: jnp.mean(layer(x) ** 2))(layer)
-
-  @jax.jit
-  def linen_gradient(variables):
-    return jax.value_and_grad(lambda v: jnp.mean(linen.apply(v, x) ** 2))(variables)
-
-  (value, grads), (expected, expected_grads) = gradient(layer), linen_gradient(variables)
-  assert_allclose(value, expected, rtol=1e-5)
-  jax.tree.map(
-    lambda a, b: assert_allclose(a, b, rtol=1e-4, atol=1e-6),
-    nnx.to_pure_dict(grads),
-    expected_grads["params"],
-  )
-  for learned, value in kernel_fn.hyperparameters().items():
-    found = kerv_nnx.hyperparameters(layer)[""][learned]
-    assert_allclose(found, np.broadcast_to(value, found.shape), rtol=1e-5)
-    assert np.all(grads[learned][...] != 0)
-
-
-def test_nnx_summary():
-  model = nnx.Sequential(
-    kerv_nnx.KervConvTranspose(3, 6, (3, 2), rngs=nnx.Rngs(0)),
-    kerv_nnx.KervDense(6, 2, kernel_fn=kernels.Gaussian(), learnable=True, rngs=nnx.Rngs(0)),
-  )
-  rows = [" ".join(line.split()) for line in kerv_nnx.summary(model).splitlines()[2:]]
-  assert rows == [
-    "layers/0 KervConvTranspose 3x2, 6 features Polynomial(degree=3, balance=1.0) -",
-    "layers/1 KervDense, 2 features Gaussian(gamma=1.0) gamma",
-  ]
-
-
-@pytest.mark.parametrize(
-  ("layer", "fields", "message"),
-  [
-    (kerv_nnx.KervConvTranspose, {"kernel_fn": kernels.L1}, "`kernel_fn`"),
-    (kerv_nnx.KervConvTranspose, {"learnable": ("gamma",)}, "gamma"),
-    (kerv_nnx.KervConvTranspose, {"kernel_fn": kernels.Gaussian(np.ones(3))}, "4 output features"),
-    (kerv_nnx.KervConvTranspose, {"mask": np.ones((1, 2, 3, 4))}, "`mask`"),
-    (kerv_nnx.KervDense, {"per_feature": True}, "`per_feature`"),
-    (kerv_nnx.KervDense, {"dot_general": jax.lax.dot_general}, "has no `dot_general`"),
-  ],
-)
-def test_nnx_refuses(layer, fields, message):
-  window = ((3, 2),) if layer is kerv_nnx.KervConvTranspose else ()
-  with pytest.raises((TypeError, ValueError), match=message):
-    layer(3, 4, *window, **fields, rngs=nnx.Rngs(0))(jnp.ones((2, 4, 5, 3)))

@@ -4,7 +4,7 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 
 from experiments.ablation.evidence import Evidence
-from experiments.ablation.studies import FILTERS
+from experiments.ablation.study import STUDIES
 
 
 def match(filters: np.ndarray, others: np.ndarray) -> tuple[list[int], list[float]]:
@@ -40,7 +40,7 @@ def sentence(evidence: Evidence) -> str:
   """
   cnn, knn = (
     {seed: np.array(row["filters"]) for seed, row in evidence.filters(arm).items()}
-    for arm in FILTERS
+    for arm in STUDIES["filters"].arms
   )
   same = [np.mean(match(cnn[seed], knn[seed])[1]) for seed in cnn.keys() & knn.keys()]
   pairs = [(one, other) for one in cnn for other in knn if one != other]

@@ -12,7 +12,7 @@ from experiments.ablation.decisions import (
   is_more_robust,
 )
 from experiments.ablation.robustness import PAPER_CLEAN
-from experiments.ablation.studies import ATTACKED
+from experiments.ablation.study import ATTACKED
 
 
 @dataclasses.dataclass(frozen=True)

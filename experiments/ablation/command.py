@@ -1,35 +1,24 @@
 """The command `ablation`, and the options of `report`."""
 
 import dataclasses
+import functools
 import os
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Literal
+from collections.abc import Sequence
+from typing import Annotated
 
 import tyro
 
 from experiments import UsageError
-from experiments.ablation import dataset, studies
+from experiments.ablation import dataset, plan
 from experiments.ablation.arms import arm
+from experiments.ablation.perform import DATA, Job
+from experiments.ablation.pool import Pool, backend
 from experiments.ablation.protocol import FIXED, RATE, Protocol, Spec, Training
-from experiments.ablation.rows import Row, Rows
-from experiments.ablation.runner import Runner, backend
-from experiments.ablation.worker import DATA, Job
-
-Name = Literal[
-  "kernels",
-  "arrangement",
-  "no-relu",
-  "tuned",
-  "controls",
-  "hyperparameters",
-  "fgsm",
-  "filters",
-  "all",
-  "run",
-  "attack",
-]
+from experiments.ablation.rows import Rows
+from experiments.ablation.study import ATTACKED, ORDER, STUDIES
 
 TOGETHER = 16
+NAMES = (*STUDIES, "all", "run", "attack")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,10 +29,16 @@ class AblationCommand:
   be stopped or killed at any time and given again. Every row has the command that makes it again.
   """
 
-  name: Annotated[Name, tyro.conf.Positional]
-  """The study, or all of them; run is the runs that --arms, --seeds, --rate and --search name,
-  attack the attacks on --arms of --seeds. Networks that it takes and that have no weights are
-  trained."""
+  name: Annotated[
+    str,
+    tyro.conf.Positional,
+    tyro.conf.arg(
+      metavar="|".join(NAMES),
+      help="The study, or all of them; run is the runs that --arms, --seeds, --rate and --search "
+      "name, attack the attacks on --arms of --seeds. Networks that it takes and that have no "
+      "weights are trained.",
+    ),
+  ]
   arms: tuple[str, ...] = ()
   """Networks to run; if not given, all of the study's."""
   seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
@@ -84,6 +79,8 @@ class AblationCommand:
 
   def check(self) -> None:
     """Raises a UsageError for the first option that will not do."""
+    if self.name not in NAMES:
+      raise UsageError(f"the study must be of {', '.join(NAMES)}, got {self.name!r}")
     if not self.seeds or len(set(self.seeds)) < len(self.seeds) or min(self.seeds) < 0:
       raise UsageError(f"`--seeds` must be from 0, each once, got {list(self.seeds)}")
     if (
@@ -104,8 +101,7 @@ class AblationCommand:
           raise UsageError(f"`--{option}` is for run, got it for {self.name}")
     for each in self.arms:
       arm(each)
-    if self.arms:
-      self.arms_by_study()
+    self.plans()
     self.protocol("").check()
 
   def protocol(self, digest: str) -> Protocol:
@@ -117,26 +113,38 @@ class AblationCommand:
     names = [field.name for field in dataclasses.fields(Protocol) if field.name not in FIXED]
     return Protocol(**{name: getattr(self, name) for name in names}, data=digest)
 
-  def arms_by_study(self) -> dict[str, Sequence[str]]:
-    """The arms to run of each study.
+  def plans(self) -> dict[str, plan.Plan]:
+    """What is to be run, one after the other, by what it is called.
 
     Raises:
-      UsageError: if there are none.
+      UsageError: if none of the networks is in the study.
     """
     if self.name == "run":
-      return {}
-    names = list(studies.STUDIES) if self.name == "all" else [self.name]
-    chosen = {}
-    for name in names:
-      known = studies.STUDIES["fgsm" if name == "attack" else name]
-      if arms := [each for each in known if not self.arms or each in self.arms]:
-        chosen[name] = arms
-    known = {each for name in names for each in studies.STUDIES.get(name, studies.ATTACKED)}
-    if unknown := [each for each in self.arms if each not in known]:
+      runs = [
+        Training(each, seed, rate, self.search)
+        for seed in self.seeds
+        for each in self.arms
+        for rate in self.rate
+      ]
+      return {"run": lambda rows: runs}
+    known = {name: STUDIES[name].arms for name in ORDER} | {"attack": ATTACKED}
+    names = ORDER if self.name == "all" else (self.name,)
+    if unknown := set(self.arms).difference(*(known[name] for name in names)):
+      every = sorted(set().union(*(known[name] for name in names)))
       raise UsageError(
-        f"`--arms` of {self.name} must be of {', '.join(sorted(known))}, got {unknown}"
+        f"`--arms` of {self.name} must be of {', '.join(every)}, got {sorted(unknown)}"
       )
-    return chosen
+    chosen = {
+      name: [each for each in known[name] if not self.arms or each in self.arms] for name in names
+    }
+    if self.name == "attack":
+      attacks = [plan.attack(each, seed) for seed in self.seeds for each in chosen["attack"]]
+      return {"attack": lambda rows: attacks}
+    return {
+      f"{name}: {', '.join(arms)}": functools.partial(plan.todo, name, arms, self.seeds)
+      for name, arms in chosen.items()
+      if arms
+    }
 
 
 @dataclasses.dataclass(frozen=True)
@@ -173,27 +181,13 @@ def run(command: AblationCommand) -> int:
     return Job(tuple(specs), protocol, *places)
 
   workers, together = _how(command)
-  runner = Runner(rows, job, workers=workers, together=together, again=command.again, say=_say)
-  if command.name == "run":
-    runs = [
-      Training(each, seed, rate, command.search)
-      for seed in command.seeds
-      for each in command.arms
-      for rate in command.rate
-    ]
-    runner.run(lambda rows: runs)
-  elif command.name == "attack":
-    for_attack = [
-      studies.attack(each, seed)
-      for seed in command.seeds
-      for each in command.arms_by_study()["attack"]
-    ]
-    runner.run(lambda rows: for_attack)
-  else:
-    for name, arms in command.arms_by_study().items():
-      _say(f"{name}: {', '.join(arms)}")
-      runner.run(_plan(name, arms, command.seeds))
-  return 1 if runner.others else 0
+  pool = Pool(rows, job, workers=workers, together=together, again=command.again, say=_say)
+  for name, wanted in command.plans().items():
+    _say(name)
+    pool.run(wanted)
+  if pool.failed:
+    raise UsageError("these runs failed: " + "; ".join(pool.failed))
+  return 1 if pool.others else 0
 
 
 def _how(command: AblationCommand) -> tuple[int, int]:
@@ -204,13 +198,6 @@ def _how(command: AblationCommand) -> tuple[int, int]:
     workers = workers or (os.cpu_count() or 1 if on_cpu else 1)
     together = together or (1 if on_cpu else TOGETHER)
   return workers, together
-
-
-def _plan(name: str, arms: Sequence[str], seeds: Sequence[int]) -> studies.Plan:
-  def plan(rows: Mapping[str, Row]) -> Sequence[Spec]:
-    return studies.todo(name, arms, seeds, rows)
-
-  return plan
 
 
 def _say(text: str) -> None:

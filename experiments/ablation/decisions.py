@@ -8,7 +8,7 @@ from experiments.ablation.arms import ARMS
 from experiments.ablation.evidence import Evidence
 from experiments.ablation.runs import Runs, diverged
 from experiments.ablation.speeds import faster, fewer_errors, lead_shrinks
-from experiments.ablation.studies import ATTACKED
+from experiments.ablation.study import ATTACKED
 from experiments.ablation.summary import CONFIDENCE, shared_level
 from experiments.ablation.verdicts import Answer, Finding, Verdict, alone, at_both_rates, some
 

@@ -4,16 +4,10 @@ import collections
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from experiments.ablation.plan import attack, followers, searches, trainings, tuned_rate
 from experiments.ablation.protocol import RATE, Attack, Filters, Spec, Training, identity
 from experiments.ablation.rows import Row
-from experiments.ablation.studies import (
-  STUDIES,
-  attack,
-  followers,
-  searches,
-  trainings,
-  tuned_rate,
-)
+from experiments.ablation.study import STUDIES
 
 FEWEST = 3
 """Seeds without which there is no verdict."""
@@ -38,7 +32,7 @@ class Evidence:
       study: its name.
       arm: name of the network.
     """
-    return tuned_rate(arm, self.rows) if study == "tuned" else RATE
+    return tuned_rate(arm, self.rows) if STUDIES[study].tuned else RATE
 
   def diverges(self, arm: str) -> bool:
     """Whether no learning rate can be chosen for an arm, since all searches diverged.
@@ -151,9 +145,9 @@ class Evidence:
     return {seed: self.rows[name] for seed, name in named.items() if name in self.rows}
 
   def _wanted(self, study: str, seeds: Sequence[int]) -> list[Spec]:
-    arms = STUDIES[study]
+    arms = STUDIES[study].arms
     wanted: list[Spec] = []
-    if study == "tuned":
+    if STUDIES[study].tuned:
       for arm in arms:
         wanted += searches(arm, self.rows)
         rate = tuned_rate(arm, self.rows)

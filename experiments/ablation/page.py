@@ -11,12 +11,12 @@ from experiments.ablation.protocol import Protocol
 from experiments.ablation.questions import QUESTIONS
 from experiments.ablation.robustness import PGD_EPSILON
 from experiments.ablation.rows import Row
-from experiments.ablation.studies import STUDIES, TUNED, study_of
+from experiments.ablation.study import ORDER, STUDIES, TUNED, study_of
 from experiments.ablation.verdicts import Outcome
 
 BEGIN = "<!-- mnist: made by python -m experiments report -->"
 END = "<!-- end of mnist -->"
-BOTH_RATES = "convergence.png"
+BOTH_RATES = f"{STUDIES['kernels'].plot}.png"
 
 
 def page(evidence: Evidence, protocol: Protocol, plots: Sequence[str]) -> str:
@@ -39,13 +39,12 @@ def page(evidence: Evidence, protocol: Protocol, plots: Sequence[str]) -> str:
   ]
   if missing := _missing(evidence):
     parts += ["## Missing runs", missing]
-  for study, title in texts.TITLES.items():
-    parts += [f"## {title}", texts.INTRODUCTIONS[study], *_section(evidence, study)]
-    name = f"{study}.png"
-    if name in plots:
-      parts.append(f"![{title}]({name})")
-    if study == "kernels" and BOTH_RATES in plots:
-      parts.append(f"![Test error by epoch, at both rates]({BOTH_RATES})")
+  for name, study in STUDIES.items():
+    parts += [f"## {study.title}", study.text, *_section(evidence, name)]
+    plot = f"{study.plot or name}.png"
+    if plot in plots:
+      title = "Test error by epoch, at both rates" if study.plot else study.title
+      parts.append(f"![{title}]({plot})")
   return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -150,7 +149,7 @@ def _lacking(evidence: Evidence) -> bool:
 def _seeds_by_study(evidence: Evidence) -> str:
   """How many seeds, and where."""
   studies: dict[int, list[str]] = {}
-  for study in STUDIES:
+  for study in ORDER:
     studies.setdefault(len(evidence.wanted_seeds(study)), []).append(study)
   most, *fewer = sorted(studies, reverse=True)
   if not fewer:
@@ -198,17 +197,17 @@ def verdicts(evidence: Evidence, protocol: Protocol) -> str:
 
 def _section(evidence: Evidence, study: str) -> list[str]:
   """Tables of a study."""
-  if study == "fgsm":
+  if STUDIES[study].looks == "attacks":
     parts = [tables.table_1(evidence)]
     parts += [tables.attacked(evidence, kind) for kind in ("fgsm", "pgd")]
     parts += [tables.transfer(evidence, kind, PGD_EPSILON) for kind in ("fgsm", "pgd")]
     if parts[-1]:
       parts.insert(3, texts.TRANSFER)
     return parts
-  if study == "filters":
+  if STUDIES[study].looks == "filters":
     return [alikeness.sentence(evidence)]
   parts = [tables.trainings(evidence, study)]
-  if study == "tuned":
+  if STUDIES[study].tuned:
     parts.append(tables.searches(evidence))
   return parts
 
@@ -216,7 +215,7 @@ def _section(evidence: Evidence, study: str) -> list[str]:
 def _missing(evidence: Evidence) -> str:
   """Runs without a row, by study and arm."""
   lines = []
-  for study in STUDIES:
+  for study in ORDER:
     if words := by_arm(evidence.missing(study)):
       named = "; ".join(f"{arm}: {', '.join(texts)}" for arm, texts in words.items())
       lines.append(f"- {study}: {named}")

@@ -15,7 +15,7 @@ from experiments.ablation.decisions import (
   some_network,
 )
 from experiments.ablation.speeds import alike, faster, fewer_errors
-from experiments.ablation.studies import ATTACKED, TUNED, study_of
+from experiments.ablation.study import ATTACKED, TUNED, study_of
 
 KNNS = tuple(arm for arm in TUNED if arm != "cnn")
 

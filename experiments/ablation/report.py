@@ -1,34 +1,20 @@
 """The page and its plots, from the rows to the files."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from experiments import UsageError
-from experiments.ablation import alikeness, page, plots, robustness, tables
-from experiments.ablation.arms import BALANCES, DEGREES, polynomial_name
+from experiments.ablation import alikeness, page, plots, robustness
 from experiments.ablation.command import ReportCommand
 from experiments.ablation.evidence import Evidence
 from experiments.ablation.protocol import TARGET
 from experiments.ablation.rows import Row, Rows
-from experiments.ablation.studies import ARRANGEMENTS, ATTACKED, FILTERS, KERNELS, NO_RELU
+from experiments.ablation.study import ATTACKED, STUDIES, label
 from experiments.common import figures
 from experiments.common.digests import write_atomically
-
-COMPARED = {
-  "pointwise functions": ("cnn", "polynomial", "sigmoid", "power-inside", "tanh-inside"),
-  "as long a first step": (
-    "cnn",
-    "polynomial",
-    "gaussian",
-    "cnn-step-polynomial",
-    "cnn-step-gaussian",
-  ),
-  "width and the quadratic form": ("cnn", "polynomial", "cnn-wide", "volterra"),
-}
-"""Panels of the plot of controls, without those that are another network bit for bit."""
 
 
 def run(command: ReportCommand) -> int:
@@ -75,20 +61,19 @@ def draw(evidence: Evidence, folder: Path) -> list[str]:
     Their names.
   """
   made = []
-  for study, panels in _panels(evidence).items():
-    filled = {title: bands for title, bands in panels.items() if bands}
-    if filled:
-      plots.convergence(folder / f"{study}.png", filled, TARGET)
-      made.append(f"{study}.png")
-  searched = {
-    "kernel functions": {tables.label("tuned", arm): _searched(evidence, arm) for arm in KERNELS},
-    "arrangements": {
-      tables.label("arrangement", arm): _searched(evidence, arm) for arm in ARRANGEMENTS
-    },
-  }
-  if any(values for networks in searched.values() for values in networks.values()):
-    plots.rates(folder / "tuned.png", searched)
-    made.append("tuned.png")
+  for name, study in STUDIES.items():
+    file = f"{study.plot or name}.png"
+    if study.tuned:
+      searched = {
+        title: {label(_told(name, title), arm): _searched(evidence, arm) for arm in arms}
+        for title, arms in study.panels.items()
+      }
+      if any(values for networks in searched.values() for values in networks.values()):
+        plots.rates(folder / file, searched)
+        made.append(file)
+    elif filled := {title: bands for title, bands in _panels(evidence, name).items() if bands}:
+      plots.convergence(folder / file, filled, TARGET)
+      made.append(file)
   if any(evidence.attacks(arm) for arm in ATTACKED):
     _draw_attacks(evidence, folder / "fgsm.png")
     made.append("fgsm.png")
@@ -97,37 +82,30 @@ def draw(evidence: Evidence, folder: Path) -> list[str]:
   return made
 
 
-def _panels(evidence: Evidence) -> dict[str, dict[str, dict[str, plots.Band]]]:
-  """Bands by label, panel and plot."""
+def _told(study: str, panel: str) -> str:
+  """The study whose labels a panel has."""
+  return "arrangement" if panel == "arrangements" else study
 
-  def bands(study: str, arms: tuple[str, ...], rows_of: str | None = None) -> dict[str, plots.Band]:
+
+def _panels(evidence: Evidence, study: str) -> dict[str, dict[str, plots.Band]]:
+  """Bands by panel and label."""
+
+  def bands(arms: Sequence[str], rows_of: str) -> dict[str, plots.Band]:
     found = {}
     for arm in arms:
-      if runs := evidence.runs(rows_of or study, arm):
-        text = tables.label(study, arm)
-        rate = evidence.rate("tuned", arm)
-        found[f"{text}, lr {rate:g}" if rows_of == "tuned" else text] = plots.learning_band(runs)
+      if runs := evidence.runs(rows_of, arm):
+        rate = evidence.rate(rows_of, arm)
+        text = label(study, arm) + (f", lr {rate:g}" if STUDIES[rows_of].tuned else "")
+        found[text] = plots.learning_band(runs)
     return found
 
-  degrees = {
-    f"degree {degree}": tuple(polynomial_name(degree, balance) for balance in BALANCES)
-    for degree in DEGREES
-  }
-  degrees["degree 3"] += ("learnable",)
-  paper, tuned = "the paper's protocol, lr 0.003", "each network's own learning rate"
-  return {
-    "convergence": {
-      paper: bands("kernels", KERNELS),
-      tuned: bands("kernels", KERNELS, "tuned"),
-    },
-    "arrangement": {
-      paper: bands("arrangement", ARRANGEMENTS),
-      tuned: bands("arrangement", ARRANGEMENTS, "tuned"),
-    },
-    "hyperparameters": {title: bands("hyperparameters", arms) for title, arms in degrees.items()},
-    "no-relu": {"no activations, average pooling": bands("no-relu", NO_RELU)},
-    "controls": {title: bands("controls", arms) for title, arms in COMPARED.items()},
-  }
+  told = STUDIES[study]
+  if told.at_both_rates:
+    return {
+      "the paper's protocol, lr 0.003": bands(told.arms, study),
+      "each network's own learning rate": bands(told.arms, "tuned"),
+    }
+  return {title: bands(arms, study) for title, arms in told.panels.items()}
 
 
 def _searched(evidence: Evidence, arm: str) -> dict[float, float | None]:
@@ -142,7 +120,7 @@ def _draw_attacks(evidence: Evidence, path: Path) -> None:
     return plots.Band(curves[0][0], np.array([accuracy for _, accuracy in curves]))
 
   arms = [arm for arm in ATTACKED if evidence.attacks(arm)]
-  labels = {arm: tables.label("fgsm", arm) for arm in arms}
+  labels = {arm: label("fgsm", arm) for arm in arms}
   panels = {
     "FGSM": {labels[arm]: band(evidence.attacks(arm), "fgsm") for arm in arms},
     "PGD, 20 steps": {labels[arm]: band(evidence.attacks(arm), "pgd") for arm in arms},
@@ -157,14 +135,14 @@ def _draw_attacks(evidence: Evidence, path: Path) -> None:
 
 def _draw_filters(evidence: Evidence, path: Path) -> bool:
   """Filters of one seed, paired; False if rows are missing."""
-  seed = 0
-  rows = [evidence.filters(arm) for arm in FILTERS]
+  seed, arms = 0, STUDIES["filters"].arms
+  rows = [evidence.filters(arm) for arm in arms]
   if not all(seed in each for each in rows):
     return False
   first, second = (np.array(each[seed]["filters"]) for each in rows)
   order, correlations = alikeness.match(first, second)
   title = "correlations " + ", ".join(f"{value:+.2f}" for value in correlations)
-  knn = f"KNN {tables.label('hyperparameters', FILTERS[1])}"
+  knn = f"KNN {label('hyperparameters', arms[1])}"
   figures.filters(path, {title: {"CNN": first, knn: second[..., order]}}, one_scale=False)
   return True
 

@@ -8,7 +8,7 @@ import numpy as np
 from experiments.ablation.arms import ARMS
 from experiments.ablation.evidence import FEWEST
 from experiments.ablation.rows import Row
-from experiments.ablation.studies import ATTACKED
+from experiments.ablation.study import ATTACKED
 from experiments.ablation.summary import Summary, difference
 from experiments.ablation.verdicts import Answer, Finding
 

@@ -10,22 +10,8 @@ from experiments.ablation.arms import ARMS
 from experiments.ablation.evidence import Evidence, column
 from experiments.ablation.rows import Row
 from experiments.ablation.speed import early_error, epochs_to_target, steps_to_target
-from experiments.ablation.studies import ATTACKED, STUDIES
+from experiments.ablation.study import ATTACKED, STUDIES, TUNED, label
 from experiments.ablation.summary import Summary
-
-PAPER: dict[tuple[str, str], float] = {
-  ("kernels", "l1"): 0.9905,
-  ("kernels", "l2"): 0.9919,
-  ("hyperparameters", "learnable"): 0.9920,
-  ("no-relu", "linear-cnn"): 0.9222,
-  ("no-relu", "linear-gaussian-polynomial"): 0.9911,
-  ("no-relu", "linear-polynomial-polynomial"): 0.9911,
-}
-"""Accuracies that the paper gives in its text."""
-REFERENCES = {"controls": ("cnn", "polynomial", "gaussian", "sigmoid")}
-"""Networks of other studies that a table shows as well, to compare with."""
-ARRANGED = {"cnn": "conv-conv", "polynomial": "kerv-conv"}
-"""What arms are called where arrangements are compared."""
 
 
 def table(head: Sequence[str], body: Iterable[Sequence[str]]) -> str:
@@ -37,20 +23,6 @@ def table(head: Sequence[str], body: Iterable[Sequence[str]]) -> str:
   """
   rule = ["---"] * len(head)
   return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, rule, *body))
-
-
-def label(study: str, arm: str) -> str:
-  """What a network is called in a study.
-
-  Args:
-    study: its name.
-    arm: name of the network.
-  """
-  if study == "arrangement":
-    return ARRANGED.get(arm, arm)
-  if study == "hyperparameters" and arm == "polynomial":
-    return "(3, 1)"
-  return ARMS[arm].label
 
 
 def accuracy(runs: Mapping[int, Row]) -> str:
@@ -123,16 +95,11 @@ def trainings(evidence: Evidence, study: str) -> str:
     evidence: of the page.
     study: its name.
   """
-  extra: dict[str, str] = {
-    "tuned": "learning rate",
-    "hyperparameters": "learnt value",
-    "controls": "learning rate",
-  }
-  arms = (*REFERENCES.get(study, ()), *STUDIES[study])
-  printed = any((study, arm) in PAPER for arm in arms)
-  head = ["network", "seeds"] + ([extra[study]] if study in extra else [])
-  head += ["test accuracy, %"] + (["paper"] if printed else [])
-  head += ["at 0.003, %"] if study == "tuned" else []
+  told = STUDIES[study]
+  arms = (*told.beside, *told.arms)
+  head = ["network", "seeds"] + ([told.column] if told.column else [])
+  head += ["test accuracy, %"] + (["paper"] if told.paper else [])
+  head += ["at 0.003, %"] if told.tuned else []
   head += ["error of epochs 1 to 3, %"]
   head += ["steps to 98 %", "epochs to 98 %", "seconds to 98 %"]
   body = []
@@ -141,16 +108,16 @@ def trainings(evidence: Evidence, study: str) -> str:
     if not runs:
       continue
     cells = [label(study, arm), str(len(runs))]
-    if study == "hyperparameters":
+    if told.column == "learnt value":
       learnt = [list(value.values()) for value in column(runs, "hyperparameters")]
       cells.append(", ".join(f"{values[0]:.3f}" for values in learnt if values))
-    elif study in extra:
+    elif told.column:
       used = column(runs, "learning_rate")
       cells.append(f"{used[0]:g}" if len(set(used)) == 1 else spread(used, 4))
-    paper = PAPER.get((study, arm))
     cells += [accuracy(runs)]
-    cells += ["" if paper is None else f"{100 * paper:.2f}"] if printed else []
-    if study == "tuned":
+    if told.paper:
+      cells.append(f"{100 * told.paper[arm]:.2f}" if arm in told.paper else "")
+    if told.tuned:
       same = {seed: row for seed, row in evidence.at_paper_rate(arm).items() if seed in runs}
       cells.append(accuracy(same) if same else "")
     cells.append(early(runs))
@@ -177,7 +144,7 @@ def searches(evidence: Evidence) -> str:
   Args:
     evidence: of the page.
   """
-  arms = STUDIES["tuned"]
+  arms = TUNED
   rates = sorted({rate for arm in arms for rate in evidence.searched(arm)})
   body = []
   for arm in arms:

@@ -5,18 +5,6 @@ from experiments.ablation.evidence import FEWEST
 from experiments.ablation.robustness import NO_MORE_ROBUST, SLACK
 from experiments.ablation.speeds import ALIKE, NEARLY, NO_FASTER
 
-TITLES = {
-  "kernels": "Kernel functions (figure 2 a, b)",
-  "hyperparameters": "Hyperparameters (figure 2 c, d)",
-  "arrangement": "Arrangement (figure 2 e, f)",
-  "no-relu": "Without activations",
-  "fgsm": "Attacks (table 1)",
-  "filters": "Filters (figure 1)",
-  "tuned": "Each network at its own learning rate",
-  "controls": "Controls",
-}
-"""Of the studies, in the order of the page."""
-
 
 def _flow(text: str) -> str:
   """A paragraph on one line."""
@@ -124,46 +112,3 @@ README = _flow("""
   to the highest. Below, brackets are 95 % intervals of quotients or differences, seed by seed;
   undecided is what they allow both ways.
 """)
-
-INTRODUCTIONS = {
-  "kernels": _flow("""
-    The first layer of LeNet-5 is a kervolution: polynomial (<x, w> + 1)^3, Gaussian with gamma 1,
-    sigmoid tanh(<x, w>), L1 and L2 distance.
-  """),
-  "hyperparameters": _flow("""
-    (degree, balance) of a polynomial first layer; the learnt balance belongs to degree 3 and
-    starts at 1. Learnt values are seed by seed.
-  """),
-  "arrangement": _flow("""
-    First and second layer, each a convolution or a kervolution, (<x, w> + 1)^3.
-  """),
-  "no-relu": _flow("""
-    No activations, average pooling in place of max pooling. Names are those of the first and the
-    second layer.
-  """),
-  "fgsm": _flow("""
-    White-box FGSM on the test set, pixels kept in [0, 1]. The paper gives no epsilon: the table
-    is at the one at which our CNN's mean accuracy is the paper's. The length is the median of the
-    gradients of the images' losses. In the plot, the paper's figures for L1 and L2 are drawn to the
-    left and to the right of it.
-  """),
-  "filters": _flow("""
-    First-layer filters of the CNN and of the polynomial (2, 0.5) KNN, seed 0, paired so that the
-    sum of their correlations is largest. Both networks start from the same weights. Each pair has
-    a scale of its own.
-  """),
-  "tuned": _flow("""
-    The learning rate with the highest accuracy on a tenth of the training set that is held out,
-    seed 0, after a short run whose milestones are scaled (second table, the best in bold), then
-    whole runs at it. The test set decides nothing. "At 0.003" are the runs of the same seeds by the
-    paper's protocol: what is best for a short run need not be so for the whole one.
-  """),
-  "controls": _flow("""
-    Conv, then cube or tanh: a convolution followed by (z + 1)^3 or tanh(z), with the bias added
-    after the function, mathematically the KNN and not in the plot, or inside it. First
-    step of polynomial, Gaussian: the CNN with the paper's rate multiplied so that its first step is
-    as long as that KNN's, seed by seed. 11 features: the CNN with a first layer so wide that it has
-    about as many weights as the Volterra network. Volterra: the quadratic convolution of equation
-    6.
-  """),
-}

@@ -1,7 +1,7 @@
 """Training runs, one by one or several at once, and the results of their rows."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -22,7 +22,6 @@ def train(
   spec: Training,
   protocol: Protocol,
   dataset: Dataset,
-  on_progress: Callable[[int], None] = lambda steps: None,
 ) -> Trained:
   """Trains a network.
 
@@ -30,7 +29,6 @@ def train(
     spec: of the run.
     protocol: of the run.
     dataset: as much of it as the protocol asks for.
-    on_progress: called with the number of steps just taken.
   """
   recipe = Recipe(spec, protocol, dataset)
   trainer = Trainer(recipe.learner.model, recipe.learner.optimizer)
@@ -44,7 +42,6 @@ def train(
     evaluated,
     recipe.order,
     eval_every=recipe.next_evaluation,
-    on_progress=on_progress,
   )
   cost = _cost(start, trainer, 1)
   params = jax.tree.map(np.asarray, state.params)
@@ -55,7 +52,6 @@ def train_together(
   specs: Sequence[Training],
   protocol: Protocol,
   dataset: Dataset,
-  on_progress: Callable[[int], None] = lambda steps: None,
 ) -> list[Trained]:
   """Trains a network several times at once.
 
@@ -63,7 +59,6 @@ def train_together(
     specs: of the runs, which differ in seed and learning rate alone.
     protocol: of the runs.
     dataset: as much of it as the protocol asks for.
-    on_progress: called with the number of steps just taken.
 
   Returns:
     Run by run. Seconds are those of all at once, costs an equal part of theirs.
@@ -84,7 +79,6 @@ def train_together(
     np.stack([each.train[each.order] for each in recipes], axis=1),
     subsets,
     eval_every=recipe.next_evaluation,  # all runs have as many steps in an epoch
-    on_progress=on_progress,
   )
   cost = _cost(start, trainer, len(specs))
   scores = trainer.evaluate_all(states, evaluated, subsets)

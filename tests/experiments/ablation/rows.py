@@ -4,8 +4,9 @@ import dataclasses
 
 import numpy as np
 
+from experiments.ablation.plan import todo
 from experiments.ablation.protocol import Attack, Training, identity
-from experiments.ablation.studies import STUDIES, todo
+from experiments.ablation.study import ORDER, STUDIES
 
 ENVIRONMENT = {
   "commit": "0123456789abcdef",
@@ -61,7 +62,7 @@ def attack(spec, factor=1.0):
   }
 
 
-def fill(rows, seeds=(0, 1, 2), studies=tuple(STUDIES), change=lambda spec: {}):
+def fill(rows, seeds=(0, 1, 2), studies=ORDER, change=lambda spec: {}):
   """Adds all rows of some studies, with what else training runs are to have."""
   rng = np.random.default_rng(0)
   made = {}
@@ -77,7 +78,7 @@ def fill(rows, seeds=(0, 1, 2), studies=tuple(STUDIES), change=lambda spec: {}):
 
   for study in studies:
     while missing := [
-      spec for spec in todo(study, STUDIES[study], seeds, made) if identity(spec) not in made
+      spec for spec in todo(study, STUDIES[study].arms, seeds, made) if identity(spec) not in made
     ]:
       made |= {identity(spec): rows.row(spec, result(spec)) for spec in missing}
   rows.add_all(made.values())

@@ -3,21 +3,28 @@
 import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import threading
+import time
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 import optax
 import pytest
+import tyro
 
 from experiments import UsageError, __main__
-from experiments.ablation import dataset, page, tables, weights
+from experiments.ablation import dataset, page, plan, pool, process, tables, weights
 from experiments.ablation.command import AblationCommand, ReportCommand, run
 from experiments.ablation.evidence import Evidence
+from experiments.ablation.perform import Job, Outcome, perform
 from experiments.ablation.plots import _styles
+from experiments.ablation.pool import Pool, groups
 from experiments.ablation.protocol import (
   Attack,
   Filters,
@@ -35,9 +42,7 @@ from experiments.ablation.recipe import (
 )
 from experiments.ablation.report import run as report
 from experiments.ablation.rows import Rows
-from experiments.ablation.runner import Runner, groups
 from experiments.ablation.train import train, train_together
-from experiments.ablation.worker import Job, perform
 from experiments.data import Dataset, Examples, Normalisation
 from experiments.engine.fit import Curve
 from experiments.engine.optim import SGDConfig
@@ -76,8 +81,8 @@ def job(tiny, folder, spec):
 
 
 def perform_one(job):
-  (outcome,) = perform(job)
-  return outcome
+  ((_, row, state),) = perform(job)
+  return row, state
 
 
 def test_the_optimizer_is_that_of_the_engine_with_its_rate_in_the_state():
@@ -316,7 +321,7 @@ def test_all_rows_of_runs_made_together_are_there_though_one_diverged(tiny, tmp_
   protocol = Protocol(**vars(TINY) | {"data": digest})
   specs = tuple(Training("learnable", 0, rate, search=True) for rate in (0.003, 1e6, 0.01))
   made = Job(specs, protocol, file, None, str(tmp_path / "rows"), str(tmp_path / "weights"))
-  assert [state for _, state in perform(made)] == ["new"] * 3
+  assert [state for _, _, state in perform(made)] == ["new"] * 3
   rows = Rows(tmp_path / "rows").all().values()
   assert {row["spec"]["rate"]: row["accuracy"] is None for row in rows} == {
     0.003: False,
@@ -326,32 +331,39 @@ def test_all_rows_of_runs_made_together_are_there_though_one_diverged(tiny, tmp_
   assert {row["environment"]["together"] for row in rows} == {3}
 
 
-def scripted(rows, outcome, **options):
-  """A runner whose workers are not started, what they were to do, and what it says."""
-  jobs, said = [], []
+@pytest.fixture
+def scripted(monkeypatch):
+  """Makes a pool that starts no processes; what they were to do, and what it says."""
 
-  def job(specs):
-    return Job(tuple(specs), TINY, "data", None, "out", "weights")
+  def make(rows, outcome, **options):
+    jobs, said = [], []
 
-  runner = Runner(rows, job, workers=1, say=said.append, **options)
+    def alone(function, job):
+      assert function is perform
+      jobs.append(list(job.specs))
+      return outcome(job)
 
-  def call(job):
-    jobs.append(list(job.specs))
-    return outcome(job)
+    monkeypatch.setattr(pool, "alone", alone)
 
-  runner._call = call
-  return runner, jobs, said
+    def job(specs):
+      return Job(tuple(specs), TINY, "data", None, "out", "weights")
+
+    return Pool(rows, job, workers=1, say=said.append, **options), jobs, said
+
+  return make
 
 
-def test_of_a_group_only_what_is_missing_is_made(tmp_path):
+def good(job):
+  return [Outcome(spec, {"accuracy": 0.5}, "new") for spec in job.specs]
+
+
+def test_of_a_group_only_what_is_missing_is_made(tmp_path, scripted):
   rows = Rows(tmp_path, Protocol())
   runs = [Training("cnn", seed) for seed in range(5)]
   for seed in (0, 3):
     rows.add(runs[seed], training())
-  runner, jobs, said = scripted(
-    rows, lambda job: [{"state": "new", "accuracy": 0.5}] * len(job.specs), together=16
-  )
-  runner.run(lambda rows: runs)
+  made, jobs, said = scripted(rows, good, together=16)
+  made.run(lambda rows: runs)
   assert jobs == [[runs[1], runs[2], runs[4]]]
   assert said == [
     f"[{place}/3] training: cnn, rate 0.003, seed {seed}: accuracy 0.5000"
@@ -359,13 +371,71 @@ def test_of_a_group_only_what_is_missing_is_made(tmp_path):
   ]
 
 
-def test_a_worker_that_dies_is_reported_for_all_its_runs(tmp_path):
-  runner, jobs, _ = scripted(
-    Rows(tmp_path, Protocol()), lambda job: [{"error": "it died"}], together=2
+@pytest.mark.parametrize("error", [UsageError("no data"), BrokenProcessPool("it died")])
+def test_a_run_that_fails_does_not_stop_the_others(tmp_path, scripted, error):
+  def outcome(job):
+    if job.specs[0].seed == 0:
+      raise error
+    return good(job)
+
+  made, jobs, said = scripted(Rows(tmp_path, Protocol()), outcome, together=2)
+  made.run(lambda rows: [Training("cnn", seed) for seed in range(4)])
+  assert made.failed == [
+    f"training: cnn, rate 0.003, seed 0; training: cnn, rate 0.003, seed 1: {error}"
+  ]
+  assert len(jobs) == 2
+  assert [line.split("]")[0] for line in said] == ["[1/4", "[3/4", "[4/4"]
+
+
+def dies():
+  os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_function_alone_has_one_thread_and_dies_alone():
+  assert process.alone(os.getenv, "NPROC") == "1"
+  with pytest.raises(BrokenProcessPool):
+    process.alone(dies)
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_no_process_outlives_the_command(tiny, tmp_path, how):
+  long = ["--arms", "linear-cnn", "--epochs", "100000", "--batch-size", "8", "--workers", "2"]
+  where = ["--data", tiny[0], "--out", str(tmp_path), "--weights", str(tmp_path), *long]
+  parent = subprocess.Popen(
+    [sys.executable, "-m", "experiments", "ablation", "no-relu", "--seeds", "0", "1", *where],
+    cwd=ROOT,
+    stderr=subprocess.PIPE,
+    stdout=subprocess.DEVNULL,
+    text=True,
   )
-  with pytest.raises(UsageError, match=r"cnn.*seed 0; .*cnn.*seed 1: it died"):
-    runner.run(lambda rows: [Training("cnn", seed) for seed in range(4)])
-  assert len(jobs) == 1
+  try:
+    wait_for(lambda: len(descendants(parent.pid)) >= 3)  # both, and what tracks their resources
+    below = descendants(parent.pid)
+    parent.send_signal(how)
+    _, told = parent.communicate(timeout=60)
+  finally:
+    parent.kill()
+  if how is signal.SIGINT:
+    assert parent.returncode == 130
+    assert "interrupted; rows are kept" in told
+    assert "Traceback" not in told
+  wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in below))
+  assert not list(tmp_path.iterdir())
+
+
+def descendants(pid):
+  found = []
+  for task in Path(f"/proc/{pid}/task").glob("*/children"):
+    for child in task.read_text().split():
+      found += [int(child), *descendants(int(child))]
+  return found
+
+
+def wait_for(condition, seconds=120):
+  end = time.monotonic() + seconds
+  while not condition():
+    assert time.monotonic() < end
+    time.sleep(0.05)
 
 
 def test_runs_made_together_are_made_again_together(tiny, tmp_path, capsys):
@@ -395,6 +465,7 @@ def test_runs_made_together_are_made_again_together(tiny, tmp_path, capsys):
 @pytest.mark.parametrize(
   ("options", "message"),
   [
+    ({"name": "kernel"}, "the study must be of kernels, "),
     ({"seeds": (0, 0)}, "`--seeds` must be from 0, each once"),
     ({"seeds": ()}, "`--seeds`"),
     ({"arms": ("cubic",)}, "`--arms` must be of cnn"),
@@ -474,39 +545,17 @@ def test_rows_are_added_at_the_same_time(tmp_path):
   assert sorted(row["spec"]["seed"] for row in rows.values()) == list(range(20))
 
 
-def test_identities_and_jobs_survive_json():
+def test_identities_survive_json():
   for spec in (Training("cnn", 1, 0.1, True), Attack("l1", 0, ("cnn", "l2"), 1), Filters("cnn", 2)):
     values = json.loads(json.dumps(vars(spec)))
     assert spec_from(type(spec).__name__.lower(), values) == spec
-    made = Job((spec,), TINY, "data", None, "out", "weights")
-    assert Job.from_json(made.to_json()) == made
   assert identity(Training("cnn", 1)) != identity(Training("cnn", 1, search=True))
 
 
-def test_an_error_of_a_thread_ends_the_runs(tmp_path):
-  rows = Rows(tmp_path, Protocol())
-
-  def job(specs):
-    raise ValueError("no job")
-
-  runner = Runner(rows, job, workers=2, say=lambda text: None)
-  with pytest.raises(UsageError, match="no job"):
-    runner.run(lambda rows: [Training("cnn", seed) for seed in range(3)])
-
-
-def test_a_worker_says_what_is_wrong(tiny, tmp_path):
+def test_data_of_another_digest_are_refused(tiny, tmp_path):
   wrong = Job((Training("cnn", 0),), Protocol(data="other"), tiny[0], None, str(tmp_path), "w")
-  result = subprocess.run(
-    [sys.executable, "-m", "experiments.ablation.worker"],
-    input=wrong.to_json(),
-    cwd=ROOT,
-    env=os.environ | {"PYTHONPATH": str(ROOT)},
-    capture_output=True,
-    text=True,
-    check=False,
-  )
-  assert result.returncode == 2
-  assert "other examples" in json.loads(result.stdout)["error"]
+  with pytest.raises(UsageError, match="other examples"):
+    perform(wrong)
 
 
 def test_weights_of_another_digest_are_not_used(tmp_path):
@@ -642,3 +691,33 @@ def test_a_report_needs_rows_and_a_place(tmp_path):
   with pytest.raises(UsageError, match="`--readme` must have one line"):
     report(ReportCommand(str(tmp_path), str(tmp_path / "README.md")))
   assert (tmp_path / "README.md").read_text() == "nothing"
+
+
+def test_the_committed_page_is_that_of_the_committed_rows():
+  folder = ROOT / "results" / "mnist"
+  rows = Rows(folder)
+  evidence = Evidence(rows.all())
+  drawn = sorted(file.name for file in folder.glob("*.png"))
+  assert page.page(evidence, rows.protocol, drawn) == (folder / "README.md").read_text()
+  section = page.readme_section(evidence, rows.protocol, "results/mnist", drawn)
+  assert f"{page.BEGIN}\n\n{section}\n\n{page.END}" in (ROOT / "README.md").read_text()
+
+
+def test_commands_of_committed_rows_mean_their_runs():
+  """Each row's command names its run, and no others."""
+  rows = Rows(ROOT / "results" / "mnist").all()
+  for row in rows.values():
+    words = shlex.split(row["command"])
+    assert words[:4] == ["python", "-m", "experiments", "ablation"]
+    parsed = tyro.cli(AblationCommand, args=words[4:])
+    parsed.check()
+    assert parsed.again
+    (wanted,) = parsed.plans().values()
+    *before, own = (identity(spec) for spec in wanted(rows))
+    assert own == row["id"]
+    assert before == [identity(spec) for spec in networks(row)]
+
+
+def networks(row):
+  spec = spec_from(row["kind"], row["spec"])
+  return plan.networks(spec) if isinstance(spec, Filters) else []

@@ -9,7 +9,7 @@ from experiments.ablation.alikeness import match, sentence
 from experiments.ablation.attacks import Attacker, fgsm, input_gradient, losses, pgd_step, project
 from experiments.ablation.evidence import Evidence
 from experiments.ablation.protocol import Filters, identity
-from experiments.ablation.studies import FILTERS
+from experiments.ablation.study import STUDIES
 
 RNG = np.random.default_rng(0)
 WEIGHTS = RNG.normal(size=(16, 3)).astype(np.float32)
@@ -99,7 +99,7 @@ def test_filters_are_paired_with_what_they_are_like():
 def test_how_like_filters_are_by_the_seeds_that_they_start_from():
   def filters(*values):
     rows = {}
-    for arm, weights in zip(FILTERS, values, strict=True):
+    for arm, weights in zip(STUDIES["filters"].arms, values, strict=True):
       for seed, each in enumerate(weights):
         spec = Filters(arm, seed)
         rows[identity(spec)] = {"spec": {"seed": seed}, "filters": each.tolist()}

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from experiments.ablation import robustness, speed, studies
+from experiments.ablation import plan, robustness, speed
 from experiments.ablation.accuracies import has, more_accurate, not_worse, reaches
 from experiments.ablation.arms import ARMS
 from experiments.ablation.claims import PAPER
@@ -14,6 +14,7 @@ from experiments.ablation.protocol import Protocol, Training, identity
 from experiments.ablation.questions import QUESTIONS
 from experiments.ablation.rows import Rows
 from experiments.ablation.speeds import alike, faster, fewer_errors, lead_shrinks
+from experiments.ablation.study import ATTACKED, STUDIES, TUNED
 from experiments.ablation.summary import Summary, difference, ratio, shared_level
 from experiments.ablation.verdicts import Answer, Finding, Outcome, alone, at_both_rates, some
 from tests.experiments.ablation.rows import attack, fill, training
@@ -289,7 +290,7 @@ def test_one_of_several_needs_wider_intervals():
 
 def test_robustness_is_compared_where_the_cnn_has_the_papers_accuracy():
   attacks = {
-    arm: {seed: attack(studies.attack(arm, seed), factor + 0.01 * seed) for seed in range(3)}
+    arm: {seed: attack(plan.attack(arm, seed), factor + 0.01 * seed) for seed in range(3)}
     for arm, factor in {"cnn": 1.0, "l1": 0.8, "l2": 1.2}.items()
   }
   epsilon = robustness.paper_epsilon(attacks["cnn"])
@@ -310,10 +311,7 @@ def test_robustness_is_compared_where_the_cnn_has_the_papers_accuracy():
 
 def test_signs_of_masked_gradients():
   def attacks():
-    return {
-      arm: {seed: attack(studies.attack(arm, seed)) for seed in range(3)}
-      for arm in studies.ATTACKED
-    }
+    return {arm: {seed: attack(plan.attack(arm, seed)) for seed in range(3)} for arm in ATTACKED}
 
   assert robustness.masked(attacks(), "l1").answer is NO
   by_transfer = attacks()
@@ -358,14 +356,14 @@ def test_every_claim_is_decided_by_complete_rows_and_by_no_others(tmp_path):
   complete = Evidence(fill(Rows(tmp_path / "all", Protocol())).all())
   outcomes = {claim.text: claim.decide(complete).outcome for claim in CLAIMS}
   assert Outcome.OPEN not in outcomes.values()
-  assert not any(complete.missing(study) for study in studies.STUDIES)
-  two = fill(Rows(tmp_path, Protocol()), seeds=(0, 1), studies=set(studies.STUDIES) - {"fgsm"})
+  assert not any(complete.missing(study) for study in STUDIES)
+  two = fill(Rows(tmp_path, Protocol()), seeds=(0, 1), studies=set(STUDIES) - {"fgsm"})
   some = Evidence(two.all())
   assert {claim.decide(some).outcome for claim in CLAIMS} == {Outcome.OPEN}
   empty = Evidence({})
   assert {claim.decide(empty).outcome for claim in CLAIMS} == {Outcome.OPEN}
   assert by_arm(empty.missing("no-relu")) == {
-    arm: ["seed 0", "seed 1", "seed 2"] for arm in studies.NO_RELU
+    arm: ["seed 0", "seed 1", "seed 2"] for arm in STUDIES["no-relu"].arms
   }
 
 
@@ -373,22 +371,22 @@ def test_more_seeds_of_one_study_are_not_missed_in_others(tmp_path):
   rows = fill(Rows(tmp_path, Protocol()))
   fill(rows, seeds=range(5), studies=("tuned", "kernels"))
   evidence = Evidence(rows.all())
-  wanted = {study: evidence.wanted_seeds(study) for study in studies.STUDIES}
+  wanted = {study: evidence.wanted_seeds(study) for study in STUDIES}
   more = {study for study, seeds in wanted.items() if seeds == [0, 1, 2, 3, 4]}
   assert more == {"tuned", "kernels"}  # not the arrangement, which shares two networks with it
   assert all(wanted[study] == [0, 1, 2] for study in wanted.keys() - more)
-  assert not any(evidence.missing(study) for study in studies.STUDIES)
+  assert not any(evidence.missing(study) for study in STUDIES)
   assert len(evidence.runs("tuned", "l1")) == 5
   lost = rows.all()
   del lost[identity(Training("l1", 3, evidence.rate("tuned", "l1")))]
   assert by_arm(Evidence(lost).missing("tuned")) == {"l1": ["seed 3"]}
 
 
-@pytest.mark.parametrize("arm", studies.TUNED)
+@pytest.mark.parametrize("arm", TUNED)
 def test_a_network_that_no_learning_rate_is_good_for_leaves_no_claim_open(tmp_path, arm):
   folder = fill(Rows(tmp_path, Protocol()))
   rows = folder.all()
-  for rate in studies.GRID:
+  for rate in plan.GRID:
     spec = Training(arm, 0, rate, search=True)
     rows[identity(spec)] = folder.row(spec, training(None, final_loss=None))
   found = {claim.text: claim.decide(Evidence(rows)) for claim in CLAIMS}
@@ -405,7 +403,7 @@ def test_a_network_that_no_learning_rate_is_good_for_leaves_no_claim_open(tmp_pa
 def test_an_attacked_network_that_diverged_leaves_no_claim_open(tmp_path):
   folder = fill(Rows(tmp_path, Protocol()))
   rows = folder.all()
-  for spec in [Training("l2", 1), *(studies.attack(arm, 0) for arm in studies.ATTACKED)]:
+  for spec in [Training("l2", 1), *(plan.attack(arm, 0) for arm in ATTACKED)]:
     rows[identity(spec)] = folder.row(spec, training(None, None))
     if not isinstance(spec, Training):
       del rows[identity(spec)]  # there is nothing to show the images to
@@ -473,21 +471,21 @@ def test_the_grid_goes_on_while_the_best_is_at_its_edge():
     return {identity(run): training(accuracy(run.rate)) for run in runs}
 
   def known(rows):
-    return [run.rate for run in studies.searches("cnn", rows)]
+    return [run.rate for run in plan.searches("cnn", rows)]
 
-  assert known({}) == list(studies.GRID)
-  middle = rows(lambda rate: 0.9 - abs(math.log10(rate / 0.03)) / 10, studies.GRID)
-  assert known(middle) == list(studies.GRID)
-  assert studies.tuned_rate("cnn", middle) == 0.03
-  rising = rows(lambda rate: 0.5 + rate / 10, studies.GRID)
-  assert known(rising) == [*studies.GRID, 1.0]
-  assert studies.tuned_rate("cnn", rising) is None  # until the run at 1.0 is there
+  assert known({}) == list(plan.GRID)
+  middle = rows(lambda rate: 0.9 - abs(math.log10(rate / 0.03)) / 10, plan.GRID)
+  assert known(middle) == list(plan.GRID)
+  assert plan.tuned_rate("cnn", middle) == 0.03
+  rising = rows(lambda rate: 0.5 + rate / 10, plan.GRID)
+  assert known(rising) == [*plan.GRID, 1.0]
+  assert plan.tuned_rate("cnn", rising) is None  # until the run at 1.0 is there
   rising |= rows(lambda rate: 0.3, (1.0,))
-  assert studies.tuned_rate("cnn", rising) == 0.3
-  falling = rows(lambda rate: 0.9 - rate, (0.0003, *studies.GRID))
-  assert known(falling) == [0.0001, 0.0003, *studies.GRID]
-  lost = rows(lambda rate: None, studies.GRID)  # all diverged
-  assert studies.tuned_rate("cnn", lost) is None
+  assert plan.tuned_rate("cnn", rising) == 0.3
+  falling = rows(lambda rate: 0.9 - rate, (0.0003, *plan.GRID))
+  assert known(falling) == [0.0001, 0.0003, *plan.GRID]
+  lost = rows(lambda rate: None, plan.GRID)  # all diverged
+  assert plan.tuned_rate("cnn", lost) is None
 
 
 def test_of_equal_accuracies_the_lower_loss_is_chosen():
@@ -496,29 +494,29 @@ def test_of_equal_accuracies_the_lower_loss_is_chosen():
     identity(run): training(0.99, final_loss=loss)
     for run, loss in zip(runs, (0.04, 0.05), strict=True)
   }
-  assert studies.best_rate(runs, rows) == 0.01
+  assert plan.best_rate(runs, rows) == 0.01
 
 
 def test_stages_of_a_study():
-  searches = studies.todo("tuned", ("cnn",), (0, 1), {})
-  assert [spec.rate for spec in searches] == list(studies.GRID)
+  searches = plan.todo("tuned", ("cnn",), (0, 1), {})
+  assert [spec.rate for spec in searches] == list(plan.GRID)
   rows = {identity(spec): training(0.9 - abs(math.log10(spec.rate / 0.1))) for spec in searches}
-  final = studies.todo("tuned", ("cnn",), (0, 1), rows)
+  final = plan.todo("tuned", ("cnn",), (0, 1), rows)
   assert final[len(searches) :] == [Training("cnn", 0, 0.1), Training("cnn", 1, 0.1)]
-  trainings = studies.todo("fgsm", ("cnn", "l1", "l2"), (0,), {})
+  trainings = plan.todo("fgsm", ("cnn", "l1", "l2"), (0,), {})
   assert {(spec.arm, spec.seed) for spec in trainings} == {
     (arm, seed) for arm in ("cnn", "l1", "l2") for seed in (0, 1)
   }
   rows = {identity(spec): training() for spec in trainings}
-  assert studies.todo("fgsm", ("cnn",), (0,), rows)[-1] == studies.attack("cnn", 0)
-  assert studies.attack("cnn", 0).target_seed == 1
+  assert plan.todo("fgsm", ("cnn",), (0,), rows)[-1] == plan.attack("cnn", 0)
+  assert plan.attack("cnn", 0).target_seed == 1
   # Networks that diverged are left alone, here one that images would be shown to.
   rows[identity(Training("l2", 1))] = training(None, None)
-  assert studies.todo("fgsm", ("cnn", "l1", "l2"), (0,), rows) == trainings
+  assert plan.todo("fgsm", ("cnn", "l1", "l2"), (0,), rows) == trainings
 
 
 def test_studies_name_arms():
-  for arms in studies.STUDIES.values():
-    assert set(arms) <= ARMS.keys()
-  assert len(studies.GRID) >= 6
-  np.testing.assert_allclose(np.diff(np.log10(studies.GRID)), 0.5, atol=0.03)
+  for study in STUDIES.values():
+    assert {*study.arms, *study.beside} <= ARMS.keys()
+  assert len(plan.GRID) >= 6
+  np.testing.assert_allclose(np.diff(np.log10(plan.GRID)), 0.5, atol=0.03)

@@ -1,33 +1,29 @@
-"""A process that makes rows: `python -m experiments.ablation.worker`, with the job as JSON.
-
-The runner starts it with one thread, so that a run has the same bits whatever else is running, and
-several side by side, which is faster on a CPU than one with several threads. Elsewhere one process
-trains several runs at once.
-"""
+"""Makes rows: trains networks, or looks at trained ones, and compares with rows that are there."""
 
 import dataclasses
-import json
 import os
 import platform
-import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
+import jax
 import numpy as np
 
 from experiments import UsageError
-from experiments.ablation.protocol import Filters, Protocol, Spec, Training, spec_from
+from experiments.ablation import dataset, weights
+from experiments.ablation.attacked import attack
+from experiments.ablation.plan import networks
+from experiments.ablation.protocol import Filters, Protocol, Spec, Training
 from experiments.ablation.rows import Row, Rows
-from experiments.ablation.studies import networks
+from experiments.ablation.train import train, train_together
+from experiments.common.environment import processor
 from experiments.data import Dataset
+from experiments.runs.folder import commit, version
 
 DATA = "mnist"
 """The data set where none is named."""
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy")
-ENVIRONMENT = {"NPROC": "1", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
-"""What makes XLA use one thread on CPU, and of a GPU's memory only what it needs, so that several
-workers fit; set before JAX is imported."""
 TIMES = ("seconds", "cpu_seconds", "compile_seconds", "seconds_to_target")
 ABOUT = ("id", "kind", "spec", "command", "environment")
 """What need not be the same when a run is made again, and what is not of its results."""
@@ -35,11 +31,11 @@ ABOUT = ("id", "kind", "spec", "command", "environment")
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-  """What a worker needs to know.
+  """What it takes to make rows.
 
   Attributes:
     specs: of the runs; several are of one network, and are trained at once.
-    protocol: of the run.
+    protocol: of the runs.
     data: name of the data set.
     data_dir: folder of prepared sets, or None.
     out: folder of the rows.
@@ -53,29 +49,25 @@ class Job:
   out: str
   weights: str
 
-  def to_json(self) -> str:
-    """The job as text."""
-    kind = type(self.specs[0]).__name__.lower()
-    return json.dumps({"kind": kind} | dataclasses.asdict(self))
-
-  @classmethod
-  def from_json(cls, text: str) -> "Job":
-    """The job of a text.
-
-    Args:
-      text: that `to_json` made.
-    """
-    values = json.loads(text)
-    kind = values.pop("kind")
-    values["specs"] = tuple(spec_from(kind, spec) for spec in values["specs"])
-    return cls(**values | {"protocol": Protocol(**values["protocol"])})
-
 
 State = Literal["new", "same", "other", "apart"]
 """What a row is to the one that was there, which stays: there was none, it has the same results or
 others, or others where runs were made together by one command and not by the other, so that they
 need not be the same."""
-Outcome = tuple[Row, State]
+
+
+class Outcome(NamedTuple):
+  """What came of a run.
+
+  Attributes:
+    spec: of the run.
+    row: that was made, or the one that was there if it is the same.
+    state: what it is to the one that was there.
+  """
+
+  spec: Spec
+  row: Row
+  state: State
 
 
 def perform(job: Job) -> list[Outcome]:
@@ -90,8 +82,6 @@ def perform(job: Job) -> list[Outcome]:
   Raises:
     UsageError: if the data will not do, or a network that is to be looked at diverged.
   """
-  from experiments.ablation import dataset, weights
-
   source = [] if job.data == DATA else ["--data", job.data]
   rows, where = Rows(job.out, job.protocol, source), environment()
   loaded, digest = dataset.load(job.data, job.data_dir)
@@ -117,27 +107,22 @@ def perform(job: Job) -> list[Outcome]:
   # At once, so that there is all of a group or nothing.
   rows.add_all([row for row, state in zip(made, states, strict=True) if state == "new"])
   return [
-    (old if old is not None and state == "same" else row, state)
-    for row, old, state in zip(made, before, states, strict=True)
+    Outcome(spec, old if old is not None and state == "same" else row, state)
+    for spec, row, old, state in zip(job.specs, made, before, states, strict=True)
   ]
 
 
 def _train(specs: Sequence[Training], job: Job, loaded: Dataset) -> tuple[list[Any], list[Row]]:
   """Final parameters and results of training runs."""
-  from experiments.ablation.train import train, train_together
-
-  check = _end_with_the_runner()
   if len(specs) > 1:
-    trained = train_together(specs, job.protocol, loaded, on_progress=check)
+    trained = train_together(specs, job.protocol, loaded)
   else:
-    trained = [train(specs[0], job.protocol, loaded, on_progress=check)]
+    trained = [train(specs[0], job.protocol, loaded)]
   return [params for _, params in trained], [result for result, _ in trained]
 
 
 def _look(job: Job, loaded: Dataset, rows: Rows, where: Row) -> Row:
   """What is to be seen in trained networks."""
-  from experiments.ablation.attacked import attack
-
   (spec,) = job.specs
   assert not isinstance(spec, Training)
   own, *others = (_trained(run, job, loaded, rows, where) for run in networks(spec))
@@ -169,8 +154,6 @@ def _results(row: Row, other: Row) -> Row:
 
 def _trained(spec: Training, job: Job, loaded: Dataset, rows: Rows, where: Row) -> Any:
   """The final parameters of a run: those that are kept or, if need be, made again."""
-  from experiments.ablation import weights
-
   file = Path(job.weights) / f"{spec.stem()}.npz"
   row = rows.get(spec)
   params = None if row is None else weights.load(file, row["weights"])
@@ -193,11 +176,6 @@ def _trained(spec: Training, job: Job, loaded: Dataset, rows: Rows, where: Row) 
 
 def environment() -> dict[str, Any]:
   """Where a row is being made; the commit may be another one by the end of the run."""
-  import jax
-
-  from experiments.common.environment import processor
-  from experiments.runs.folder import commit, version
-
   device = jax.devices()[0].device_kind
   return {
     "commit": commit(),
@@ -205,39 +183,3 @@ def environment() -> dict[str, Any]:
     "threads": os.environ.get("NPROC"),
     "python": platform.python_version(),
   } | {name: version(name) for name in PACKAGES}
-
-
-def _end_with_the_runner():
-  """What ends this process when the one that started it is gone."""
-  parent = os.getppid()
-
-  def check(steps: int) -> None:
-    if os.getppid() != parent:
-      sys.exit("the runner is gone")
-
-  return check
-
-
-def main() -> int:
-  """Does the job that is on standard input.
-
-  Returns:
-    The exit code: 0, or 2 for input that will not do. The last line on standard output is a list of
-    {"state": ..., "accuracy": ...}, one for each run, or {"error": ...}.
-  """
-  try:
-    outcomes = perform(Job.from_json(sys.stdin.read()))
-  except UsageError as error:
-    print(json.dumps({"error": str(error)}))
-    return 2
-  told = ("accuracy", "diverged_at", "steps_to_target", "seconds")
-  print(
-    json.dumps(
-      [{"state": state} | {name: row.get(name) for name in told} for row, state in outcomes]
-    )
-  )
-  return 0
-
-
-if __name__ == "__main__":
-  sys.exit(main())

@@ -2,52 +2,9 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from experiments.ablation.arms import BALANCES, DEGREES, polynomial_name
-from experiments.ablation.protocol import RATE, Attack, Filters, Spec, Training, identity
+from experiments.ablation.protocol import Attack, Filters, Spec, Training, identity
 from experiments.ablation.rows import Row
-
-KERNELS = ("cnn", "polynomial", "gaussian", "sigmoid", "l1", "l2")
-ARRANGEMENTS = ("cnn", "polynomial", "conv-kerv", "kerv-kerv")
-HYPERPARAMETERS = (
-  *(polynomial_name(degree, balance) for degree in DEGREES for balance in BALANCES),
-  "learnable",
-)
-NO_RELU = ("linear-cnn", "linear-gaussian-polynomial", "linear-polynomial-polynomial")
-TUNED = (*KERNELS, "conv-kerv", "kerv-kerv")
-CONTROLS = (
-  "power-outside",
-  "power-inside",
-  "tanh-outside",
-  "tanh-inside",
-  "cnn-step-polynomial",
-  "cnn-step-gaussian",
-  "cnn-wide",
-  "volterra",
-)
-ATTACKED = ("cnn", "l1", "l2")
-FILTERS = ("cnn", polynomial_name(2, 0.5))
-
-STUDIES: dict[str, tuple[str, ...]] = {
-  "kernels": KERNELS,
-  "arrangement": ARRANGEMENTS,
-  "no-relu": NO_RELU,
-  "tuned": TUNED,
-  "controls": CONTROLS,
-  "hyperparameters": HYPERPARAMETERS,
-  "fgsm": ATTACKED,
-  "filters": FILTERS,
-}
-"""The arms of each study, in the order in which `all` runs them."""
-
-
-def study_of(arm: str) -> str:
-  """The study that an arm with a tuned rate is in at the paper's.
-
-  Args:
-    arm: name of the network, one of `TUNED`.
-  """
-  return "kernels" if arm in KERNELS else "arrangement"
-
+from experiments.ablation.study import ATTACKED, STUDIES
 
 GRID = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
 """Learning rates to choose from."""
@@ -135,7 +92,7 @@ def trainings(study: str, arms: Sequence[str], seeds: Sequence[int]) -> list[Tra
   Returns:
     The runs, seed by seed, so that what there is after a while can be compared.
   """
-  if study == "fgsm":
+  if STUDIES[study].looks == "attacks":
     seeds = [*seeds, *{(seed + 1) % SURROGATE_SEEDS for seed in seeds} - set(seeds)]
   return [Training(arm, seed) for seed in seeds for arm in arms]
 
@@ -155,7 +112,7 @@ def todo(
     Runs whether there or not; of a study in stages, those of a later stage once the rows of the
     earlier one are there.
   """
-  if study == "tuned":
+  if STUDIES[study].tuned:
     search: list[Spec] = [run for arm in arms for run in searches(arm, rows)]
     if any(identity(run) not in rows for run in search):
       return search
@@ -182,9 +139,9 @@ def followers(
     rows: that there are, by identity.
   """
   specs: list[Attack | Filters] = []
-  if study == "fgsm":
+  if STUDIES[study].looks == "attacks":
     specs += [attack(arm, seed) for seed in seeds for arm in arms]
-  elif study == "filters":
+  elif STUDIES[study].looks == "filters":
     specs += [Filters(arm, seed) for seed in seeds for arm in arms]
   return [
     spec
@@ -203,24 +160,6 @@ def networks(spec: Attack | Filters) -> list[Training]:
   if isinstance(spec, Filters):
     return [own]
   return [own, *(Training(name, spec.target_seed) for name in spec.targets)]
-
-
-def final_runs(
-  study: str, arm: str, seeds: Sequence[int], rows: Mapping[str, Row]
-) -> list[Training]:
-  """The runs of an arm that a study reports.
-
-  Args:
-    study: its name.
-    arm: name of the network.
-    seeds: of the runs.
-    rows: that there are, by identity.
-
-  Returns:
-    The runs; none if the learning rate is not chosen yet.
-  """
-  rate = tuned_rate(arm, rows) if study == "tuned" else RATE
-  return [] if rate is None else [Training(arm, seed, rate) for seed in seeds]
 
 
 Plan = Callable[[Mapping[str, Row]], Sequence[Spec]]

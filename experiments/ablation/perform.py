@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-import jax
 import numpy as np
 
 from experiments import UsageError
@@ -17,9 +16,8 @@ from experiments.ablation.plan import networks
 from experiments.ablation.protocol import Filters, Protocol, Spec, Training
 from experiments.ablation.rows import Row, Rows
 from experiments.ablation.train import train, train_together
-from experiments.common.environment import processor
+from experiments.common.environment import commit, device, version
 from experiments.data import Dataset
-from experiments.runs.folder import commit, version
 
 DATA = "mnist"
 """The data set where none is named."""
@@ -176,10 +174,9 @@ def _trained(spec: Training, job: Job, loaded: Dataset, rows: Rows, where: Row) 
 
 def environment() -> dict[str, Any]:
   """Where a row is being made; the commit may be another one by the end of the run."""
-  device = jax.devices()[0].device_kind
   return {
     "commit": commit(),
-    "device": device if device != "cpu" else processor(),
+    "device": device(),
     "threads": os.environ.get("NPROC"),
     "python": platform.python_version(),
   } | {name: version(name) for name in PACKAGES}

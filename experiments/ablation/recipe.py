@@ -18,9 +18,9 @@ from experiments.ablation.protocol import (
   Protocol,
   Training,
 )
+from experiments.common.curve import Curve
 from experiments.common.digests import digest
 from experiments.data import Dataset, Examples, split_by_class, training_order
-from experiments.engine.fit import Curve
 from experiments.engine.step import Learner, Score
 from kerv_jax.nn import hyperparameters
 

@@ -14,7 +14,7 @@ from experiments.ablation.protocol import TARGET
 from experiments.ablation.rows import Row, Rows
 from experiments.ablation.study import ATTACKED, STUDIES, label
 from experiments.common import figures
-from experiments.common.digests import write_atomically
+from experiments.common.files import write_atomically
 
 
 def run(command: ReportCommand) -> int:

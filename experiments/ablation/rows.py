@@ -10,7 +10,7 @@ from typing import Any
 
 from experiments import UsageError
 from experiments.ablation.protocol import Protocol, Spec, Training, command, identity, spec_from
-from experiments.common.digests import write_atomically
+from experiments.common.files import write_atomically
 
 ROWS = "rows.jsonl"
 PROTOCOL = "protocol.json"

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from experiments.engine.fit import Curve
+from experiments.common.curve import Curve
 
 # Colours of Okabe and Ito, told apart by colour-blind readers; line style and marker tell them
 # apart in greyscale.

@@ -12,6 +12,7 @@ import numpy as np
 
 from experiments import UsageError, data
 from experiments.common.digests import digest
+from experiments.common.kernels import KERNELS, kernel
 from experiments.configs.config import ModelConfig, TrainConfig
 from experiments.data import (
   IMAGENET,
@@ -26,10 +27,9 @@ from experiments.data.feeds import Feed, MemoryFeed, StreamFeed
 from experiments.engine import optim
 from experiments.engine.parallel import Layout
 from experiments.engine.trainer import Trainer
-from kerv_jax import kernels, models
+from kerv_jax import models
 from kerv_jax.nn import KervConv
 
-LEARNABLE = {"polynomial": ("balance",), "gaussian": ("gamma",)}
 SMALLEST_LENET_IMAGE = 12
 
 
@@ -198,17 +198,13 @@ def kervolution(config: ModelConfig) -> Callable[..., nn.Module]:
   Args:
     config: of the network.
   """
-  functions: dict[str, Callable[[], kernels.Kernel]] = {
-    "polynomial": lambda: kernels.Polynomial(degree=config.degree, balance=config.balance),
-    "gaussian": lambda: kernels.Gaussian(gamma=config.gamma),
-    "sigmoid": kernels.Sigmoid,
-    "l1": kernels.L1,
-    "l2": kernels.L2,
-  }
   if config.kernel == "none":
     return nn.Conv
-  learnable = LEARNABLE[config.kernel] if config.learnable else False
-  return functools.partial(KervConv, kernel_fn=functions[config.kernel](), learnable=learnable)
+  kernel_fn = kernel(
+    config.kernel, degree=config.degree, balance=config.balance, gamma=config.gamma
+  )
+  learnable = KERNELS[config.kernel].learnable if config.learnable else False
+  return functools.partial(KervConv, kernel_fn=kernel_fn, learnable=learnable)
 
 
 @dataclasses.dataclass(frozen=True)

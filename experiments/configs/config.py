@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from experiments import UsageError
+from experiments.common.kernels import KERNELS, KernelName
 from experiments.engine.optim import SGDConfig
 from experiments.engine.parallel import ParallelConfig
 
@@ -24,7 +25,6 @@ ModelName = Literal[
   "resnet50",
   "resnet101",
 ]
-KernelName = Literal["none", "polynomial", "gaussian", "sigmoid", "l1", "l2"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +33,7 @@ class ModelConfig:
 
   name: ModelName = "lenet5"
   """Architecture."""
-  kernel: KernelName = "polynomial"
+  kernel: Literal["none", KernelName] = "polynomial"
   """Kernel function of the kervolutions; none is the CNN."""
   layers: Literal["first", "all"] = "first"
   """Which convolutions are kervolutions."""
@@ -59,9 +59,10 @@ class ModelConfig:
       raise UsageError(f"`--model.balance` must be at least 0 and finite, got {self.balance}")
     if not 0 < self.gamma < float("inf"):
       raise UsageError(f"`--model.gamma` must be positive and finite, got {self.gamma}")
-    if self.learnable and self.kernel not in ("polynomial", "gaussian"):
+    can_learn = [name for name, each in KERNELS.items() if each.learnable]
+    if self.learnable and self.kernel not in can_learn:
       raise UsageError(
-        "`--model.learnable` needs `--model.kernel` to be polynomial or gaussian, got "
+        f"`--model.learnable` needs `--model.kernel` to be {' or '.join(can_learn)}, got "
         f"{self.kernel}"
       )
     if self.learnable and self.kernel == "polynomial" and self.balance == 0:

@@ -8,10 +8,10 @@ import dataclasses
 import difflib
 
 from experiments import UsageError
+from experiments.common.kernels import KERNELS
 from experiments.configs.config import (
   DataConfig,
   EvalConfig,
-  KernelName,
   ModelConfig,
   ModelName,
   TrainConfig,
@@ -88,8 +88,7 @@ def _add(
 
 def _add_lenet() -> None:
   """LeNet-5, on the digits that need no download and on MNIST."""
-  kernels: tuple[KernelName, ...] = ("polynomial", "gaussian", "sigmoid", "l1", "l2")
-  knns = {kernel: ModelConfig(name="lenet5", kernel=kernel) for kernel in kernels}
+  knns = {str(kernel): ModelConfig(name="lenet5", kernel=kernel) for kernel in KERNELS}
   optimizer = SGDConfig(learning_rate=0.003, momentum=0.9, schedule="constant")
   left_open = (
     "images in [0, 1] and PyTorch's default initialisation, without which the results do not come "

@@ -1,38 +1,13 @@
 """Training without a folder: along an order of examples, with the accuracy followed on the way."""
 
-import dataclasses
 from collections.abc import Callable
 
 import numpy as np
 
+from experiments.common.curve import Curve
 from experiments.engine.step import Score, TrainState
 from experiments.engine.trainer import Images, Trainer
 from experiments.engine.vmapped import VmappedTrainer
-
-
-@dataclasses.dataclass
-class Curve:
-  """One training run, seen at every evaluation; the first is before training.
-
-  Attributes:
-    steps: steps taken before the evaluation.
-    seconds: spent in these steps, without compilation and evaluation.
-    accuracy: on the test set.
-    diverged_at: step whose loss was NaN or infinite, where the run stopped; None if none was.
-  """
-
-  steps: list[int] = dataclasses.field(default_factory=list)
-  seconds: list[float] = dataclasses.field(default_factory=list)
-  accuracy: list[float] = dataclasses.field(default_factory=list)
-  diverged_at: int | None = None
-
-  def reaches(self, target: float) -> tuple[int, float] | None:
-    """Steps and seconds at the first evaluation with at least this accuracy; None if none has."""
-    for step, seconds, accuracy in zip(self.steps, self.seconds, self.accuracy, strict=True):
-      if accuracy >= target:
-        return step, seconds
-    return None
-
 
 Pause = int | Callable[[Curve], int]
 

@@ -23,8 +23,9 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from experiments import UsageError
-from experiments.common.digests import Seals, digest, leaf_name
+from experiments.common.digests import digest, leaf_name
 from experiments.engine.parallel import Layout, LostError, is_main
+from experiments.runs.seals import Seals
 
 CHECKPOINTS = "checkpoints"
 DIGESTS = "digests"

@@ -3,25 +3,20 @@
 import contextlib
 import datetime
 import fcntl
-import importlib.metadata
 import json
 import os
-import platform
 import shutil
 import socket
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import jax
-
 from experiments import UsageError
-from experiments.common.digests import write_atomically
+from experiments.common.environment import environment
+from experiments.common.files import write_atomically
 from experiments.runs.checkpoints import CHECKPOINTS, DAMAGED, DIGESTS
 
 CONFIG, MANIFEST, LOCK = "config.json", "manifest.json", "lock"
-PACKAGES = ("kerv_jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
 
 
 class Folder:
@@ -128,15 +123,9 @@ class Folder:
     launch = {
       "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
       "command": command,
-      "commit": commit(),
       "host": socket.gethostname(),
-      "devices": sorted({device.device_kind for device in jax.devices()}),
-      "device_count": jax.device_count(),
-      "process_count": jax.process_count(),
-      "versions": {"python": platform.python_version()}
-      | {name: version(name) for name in PACKAGES},
     }
-    launches.append(launch | facts)
+    launches.append(launch | environment() | facts)
     write_atomically(file, json.dumps({"launches": launches}, indent=2) + "\n")
 
   def _has_config(self) -> bool:
@@ -175,38 +164,6 @@ def read_config(path: str | Path) -> dict[str, Any]:
   if not isinstance(config, dict):
     raise UsageError(f"the configuration {file} is damaged: not an object")
   return config
-
-
-def commit() -> str | None:
-  """The commit of this repository, with a "+" after it if files other than results differ.
-
-  Returns:
-    40 hexadecimal digits and perhaps the "+"; None if there is no repository.
-  """
-  git = ["git", "-C", str(Path(__file__).parent)]
-  try:
-    head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
-    changes = subprocess.run(
-      [*git, "status", "--porcelain", "--untracked-files=no", ":(top)", ":(top,exclude)results"],
-      capture_output=True,
-      text=True,
-      check=True,
-    )
-  except (OSError, subprocess.CalledProcessError):
-    return None
-  return head.stdout.strip() + ("+" if changes.stdout.strip() else "")
-
-
-def version(package: str) -> str | None:
-  """The installed version of a package; None where it is not installed but only on the path.
-
-  Args:
-    package: its name.
-  """
-  try:
-    return importlib.metadata.version(package)
-  except importlib.metadata.PackageNotFoundError:
-    return None
 
 
 def _differences(

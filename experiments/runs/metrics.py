@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.common.digests import write_atomically
+from experiments.common.files import write_atomically
 
 METRICS, TIMING, SUMMARY = "metrics.jsonl", "timing.jsonl", "summary.json"
 Row = Mapping[str, float | int | None]

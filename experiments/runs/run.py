@@ -13,7 +13,7 @@ import numpy as np
 from rich.console import Console
 
 from experiments import UsageError
-from experiments.common.digests import write_atomically
+from experiments.common.files import write_atomically
 from experiments.configs.build import Parts, build
 from experiments.configs.config import UNIDENTIFYING, TrainConfig
 from experiments.engine.parallel import (

@@ -43,8 +43,8 @@ from experiments.ablation.recipe import (
 from experiments.ablation.report import run as report
 from experiments.ablation.rows import Rows
 from experiments.ablation.train import train, train_together
+from experiments.common.curve import Curve
 from experiments.data import Dataset, Examples, Normalisation
-from experiments.engine.fit import Curve
 from experiments.engine.optim import SGDConfig
 from experiments.engine.optim import make_optimizer as reference_optimizer
 from experiments.engine.step import Learner

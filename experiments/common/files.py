@@ -1,0 +1,25 @@
+"""Files that are written whole or not at all."""
+
+import os
+from pathlib import Path
+
+
+def write_atomically(file: Path, content: str | bytes) -> None:
+  """Writes a file so that it is there with this content, or as it was.
+
+  Args:
+    file: The file to write or to replace; its folder must exist.
+    content: What the file is to hold; text is written in UTF-8.
+
+  Raises:
+    OSError: If the content cannot be written; the file is then as it was.
+  """
+  temporary = file.with_name(f".{file.name}.{os.getpid()}")
+  try:
+    with temporary.open("wb") as stream:
+      stream.write(content.encode() if isinstance(content, str) else content)
+      stream.flush()
+      os.fsync(stream.fileno())
+    temporary.replace(file)
+  finally:
+    temporary.unlink(missing_ok=True)

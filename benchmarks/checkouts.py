@@ -9,24 +9,29 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.measure import paired
+from benchmarks.measure import paired, spread
 from benchmarks.rivals import BASELINE, KERNELS
 from benchmarks.shapes import SHAPES, TARGETED
 from benchmarks.targets import geometric_mean
-from benchmarks.worker import Worker
+from benchmarks.worker import HERE, Worker
 
-HERE = pathlib.Path(__file__).parents[1]
 RIVALS = (BASELINE, f"{BASELINE} + ReLU", *KERNELS)
 """Of which the convolutions are the same in both: what is not 1.00 there is the machine's noise."""
+DEFAULTS: dict[str, Sequence[str]] = {
+  "shapes": [shape.name for shape in TARGETED],
+  "rivals": RIVALS,
+  "modes": ["forward + backward"],
+}
+"""What is compared if nothing else is asked for."""
 _RESAMPLES = 2000
 
 
 def rows(
   against: pathlib.Path,
   *,
-  shapes: Sequence[str] = tuple(shape.name for shape in TARGETED),
-  rivals: Sequence[str] = RIVALS,
-  modes: Sequence[str] = ("forward + backward",),
+  shapes: Sequence[str] = DEFAULTS["shapes"],
+  rivals: Sequence[str] = DEFAULTS["rivals"],
+  modes: Sequence[str] = DEFAULTS["modes"],
   rounds: int = 25,
   seconds: float = 4.0,
   launches: int = 2,
@@ -113,6 +118,11 @@ def interval(shapes: Sequence[Sequence[Sequence[float]]]) -> dict[str, float]:
   draws = [mean(map(drawn, shapes)) for _ in range(_RESAMPLES)]
   low, high = np.quantile(draws, [0.025, 0.975])
   return {key: float(f"{v:.4g}") for key, v in (("ratio", middle), ("low", low), ("high", high))}
+
+
+def label(row: dict[str, Any]) -> str:
+  """A line about a row."""
+  return f"{row['rival']}, {row['mode']}, {row['shape']}: {spread(row, 3)}"
 
 
 def failures(found: Sequence[dict[str, Any]], bound: float) -> list[str]:

@@ -1,6 +1,6 @@
 """The operator's values and gradients on this device against float64 on the host."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -24,6 +24,7 @@ BOUNDS = {"float32": 5e-3, "bfloat16": 2e-2}
 DISTANCE_BOUND = 1e-4
 NEAR_BOUND = 1e-3
 """Largest relative error of any squared distance in float32 where patch and filter are close."""
+QUICK: dict[str, Any] = {}
 
 
 def rows() -> Iterator[dict[str, Any]]:
@@ -47,6 +48,18 @@ def rows() -> Iterator[dict[str, Any]]:
           yield _row(name, f"{shape.name}, {what}", dtype, error, bound)
   for name in ("L2", "L1"):
     yield _row(name, "patch near filter, relative", "float32", _near(KERNELS[name]), NEAR_BOUND)
+
+
+def label(row: dict[str, Any]) -> str:
+  """A line about a row."""
+  case = f"{row['kernel']}, {row['dtype']}, {row['case']}"
+  return f"{case}: error {row['error']:.1e}, at most {row['bound']:g}"
+
+
+def failures(found: Sequence[dict[str, Any]], noise: float) -> list[str]:
+  """A line for each error that is larger than its bound, which no noise widens."""
+  del noise
+  return [label(row) for row in found if not row["ok"]]
 
 
 def _row(kernel: str, case: str, dtype: str, error: float, bound: float) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import jax
 import numpy as np
 from rich.console import Console
 
+from benchmarks.measure import spread
 from experiments.configs import presets
 from experiments.configs.build import build
 from experiments.data import training_order
@@ -26,6 +27,7 @@ PRESETS = (
 )
 TARGET = 0.95
 """Of the ratio of steps a second, the run's to the bare loop's."""
+QUICK: dict[str, Any] = {"names": PRESETS[:1], "rounds": 3, "seconds": 0.5}
 _EXAMPLES = 4000
 
 
@@ -101,6 +103,11 @@ def _loops(
   bare(5)  # compiles
   through(5)
   return bare, through, live.close
+
+
+def label(row: dict[str, Any]) -> str:
+  """A line about a row."""
+  return f"{row['preset']}: {spread(row)}"
 
 
 def failures(found: list[dict[str, Any]], noise: float) -> list[str]:

@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from benchmarks.measure import compare, compiled
+from benchmarks.measure import compare, compiled, spread
 from benchmarks.rivals import BASELINE, layer, program
 from benchmarks.shapes import Shape
 
@@ -19,6 +19,8 @@ SIZES: dict[str, Sequence[int]] = {
   "output features": (8, 16, 32, 64),
 }
 """What is varied, and how; the rest is as in BASE."""
+
+QUICK: dict[str, Any] = {"rounds": 3, "seconds": 0.3, "rivals": RIVALS[:2], "sizes": 2}
 
 
 def shape(what: str, size: int) -> Shape:
@@ -67,6 +69,17 @@ def rows(
           "temp_bytes": mine.temp_bytes,
           "baseline_temp_bytes": baseline.temp_bytes,
         }
+
+
+def label(row: dict[str, Any]) -> str:
+  """A line about a row."""
+  return f"{row['what']} {row['size']}, {row['rival']}: {spread(row)}"
+
+
+def failures(found: Sequence[dict[str, Any]], noise: float) -> list[str]:
+  """Nothing: no target is set."""
+  del found, noise
+  return []
 
 
 def slope(sizes: Sequence[float], values: Sequence[float]) -> float:

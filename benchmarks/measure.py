@@ -44,6 +44,12 @@ class Comparison:
     return {k: float(f"{v:.4g}") if isinstance(v, float) else v for k, v in fields}
 
 
+def spread(row: dict[str, Any], digits: int = 2) -> str:
+  """The ratio of a row, and its ends, for a line about it."""
+  ratio, low, high = (f"{row[key]:.{digits}f}" for key in ("ratio", "low", "high"))
+  return f"{ratio} [{low}, {high}]"
+
+
 def compare(rival: Call, baseline: Call, *, rounds: int, seconds: float) -> Comparison:
   """Times a rival right beside a baseline.
 
@@ -151,15 +157,21 @@ def compiled(function: Callable[..., Any], *arguments: Any) -> Program:
   )
 
 
-def compile_seconds(function: Callable[..., Any], *arguments: Any) -> float:
-  """Median of three compilations from nothing, tracing and lowering included."""
-  times = []
-  for _ in range(3):
-    jax.clear_caches()
-    start = time.perf_counter()
-    jax.jit(lambda *args: function(*args)).lower(*arguments).compile()
-    times.append(time.perf_counter() - start)
-  return statistics.median(times)
+def compile_from_nothing(function: Callable[..., Any], *arguments: Any) -> tuple[float, int]:
+  """Traces, lowers and compiles a function as if for the first time.
+
+  Args:
+    function: to be compiled.
+    arguments: it is called with.
+
+  Returns:
+    Seconds, and how many fused loops the compiler made machine code for.
+  """
+  jax.clear_caches()
+  start = time.perf_counter()
+  program = jax.jit(lambda *args: function(*args)).lower(*arguments).compile()
+  seconds = time.perf_counter() - start
+  return seconds, (program.as_text() or "").count(" fusion(")
 
 
 @dataclasses.dataclass(frozen=True)

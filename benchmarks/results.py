@@ -2,10 +2,14 @@
 
 import json
 import pathlib
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from benchmarks.environment import environment
+from experiments.common.environment import environment
+from experiments.common.files import write_atomically
+
+PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "torch")
 
 
 class Results:
@@ -19,7 +23,7 @@ class Results:
 
   def __init__(self, path: pathlib.Path | None, command: str, **head: Any):
     self.path = path
-    self.content: dict[str, Any] = {"command": command, **environment(), **head}
+    self.content: dict[str, Any] = {"command": command, **environment(PACKAGES), **head}
     if path is not None:
       path.parent.mkdir(parents=True, exist_ok=True)
 
@@ -29,9 +33,37 @@ class Results:
     if self.path is None:
       return
     lines = [f"  {json.dumps(key)}: {_entry(value)}" for key, value in self.content.items()]
-    temporary = self.path.with_suffix(".tmp")
-    temporary.write_text("{\n" + ",\n".join(lines) + "\n}\n")
-    temporary.replace(self.path)
+    write_atomically(self.path, "{\n" + ",\n".join(lines) + "\n}\n")
+
+
+def collect(
+  rows: Iterable[dict[str, Any]],
+  results: Results,
+  label: Callable[[dict[str, Any]], str],
+  *,
+  entry: str = "rows",
+  done: Sequence[dict[str, Any]] = (),
+) -> list[dict[str, Any]]:
+  """Prints and writes rows one by one, as they come.
+
+  Args:
+    rows: as they come.
+    results: to write.
+    label: from a row to a line about it.
+    entry: of the results, for the rows.
+    done: rows to begin with.
+
+  Returns:
+    All rows.
+  """
+  found = [*done]
+  results.set(**{entry: found})
+  start = time.perf_counter()
+  for row in rows:
+    found.append(row)
+    results.set(**{entry: found})
+    print(f"{time.perf_counter() - start:6.1f} s  {label(row)}", flush=True)
+  return found
 
 
 def _entry(value: Any) -> str:

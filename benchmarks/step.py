@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from benchmarks.measure import compare, compiled
+from benchmarks.measure import compare, compiled, spread
 from benchmarks.rivals import KERNELS
 from kerv_jax.models import CifarResNet, ResNet50, lenet5
 from kerv_jax.nn import KervConv
@@ -23,6 +23,9 @@ TARGETS = {
   ("ResNet-50", "polynomial"): 1.05,
 }
 """Of the ratio of a step's time to that of the convolutional twin."""
+
+
+QUICK: dict[str, Any] = {"networks": ("LeNet-5",), "rounds": 15, "seconds": 4.0}
 
 
 def _lenet(kernel: str | None) -> nn.Module:
@@ -104,6 +107,11 @@ def rows(
         "compile_seconds": round(mine.compile_seconds, 3),
         "baseline_compile_seconds": round(twin.compile_seconds, 3),
       }
+
+
+def label(row: dict[str, Any]) -> str:
+  """A line about a row."""
+  return f"{row['network']}, {row['kernel']}: {spread(row)}"
 
 
 def failures(found: list[dict[str, Any]], noise: float) -> list[str]:

@@ -1,8 +1,9 @@
 """One rival in a process of its own: `python -m benchmarks.worker SPEC`.
 
-Says on its first line how much memory one run needed at most beyond what was there before, then
-runs as many times as each line of its input says and answers with an empty line. It imports PyTorch
-only for a rival there.
+Says on its first line how much memory one run needed at most beyond what was there before. Then,
+for each line of its input, it runs as many times as the line says and answers with an empty line,
+or, where the line is "compile", compiles from nothing and says how many seconds that took and how
+many fused loops there are. It imports PyTorch only for a rival there.
 """
 
 import ctypes
@@ -17,6 +18,9 @@ from collections.abc import Callable
 from typing import Any
 
 from benchmarks.shapes import Shape
+
+HERE = pathlib.Path(__file__).parents[1]
+"""Folder of this checkout."""
 
 
 class Worker:
@@ -58,11 +62,12 @@ class Worker:
 
   def __call__(self, number: int) -> None:
     """Runs the rival so many times."""
-    _ = self.peak_bytes  # the first answer
-    assert self._process.stdin is not None
-    self._process.stdin.write(f"{number}\n")
-    self._process.stdin.flush()
-    self._answer()
+    self._ask(str(number))
+
+  def compile(self) -> tuple[float, int]:
+    """Compiles the rival from nothing; seconds and the number of its fused loops."""
+    seconds, loops = json.loads(self._ask("compile"))
+    return seconds, loops
 
   def __enter__(self) -> "Worker":
     return self
@@ -70,6 +75,13 @@ class Worker:
   def __exit__(self, *error: object) -> None:
     self._process.kill()
     self._process.communicate()
+
+  def _ask(self, line: str) -> str:
+    _ = self.peak_bytes  # the first answer
+    assert self._process.stdin is not None
+    self._process.stdin.write(f"{line}\n")
+    self._process.stdin.flush()
+    return self._answer()
 
   def _answer(self) -> str:
     assert self._process.stdout is not None
@@ -107,33 +119,57 @@ def _peak(call: Callable[[int], Any]) -> int | None:
   return None if before is None or peak is None else max(0, peak - before)
 
 
-def _call(spec: dict[str, Any]) -> Callable[[int], Any]:
-  """The rival, ready to run."""
+def _rival(
+  spec: dict[str, Any],
+) -> tuple[Callable[[int], Any], Callable[[], tuple[float, int]] | None]:
+  """The rival, ready to run, and what compiles it again, if that can be."""
   rival, backward, library = (spec.pop(key) for key in ("rival", "backward", "library"))
   fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in spec.items()}
   shape = Shape(**fields)
   if rival.startswith("PyTorch"):
     from benchmarks.torch_rivals import layer as torch_layer
 
-    return torch_layer(rival, shape, backward=backward)
-  if library is not None:
-    sys.path.insert(0, library)
+    return torch_layer(rival, shape, backward=backward), None
+  import_from(None if library is None else pathlib.Path(library))
+  from benchmarks import measure, rivals
+
+  function = rivals.program(rivals.layer(rival, shape), backward=backward)
+  operands = shape.operands()
+  call = measure.compiled(function, *operands).call
+  return call, lambda: measure.compile_from_nothing(function, *operands)
+
+
+def import_from(library: pathlib.Path | None) -> None:
+  """Imports `kerv_jax` from a folder, and nothing else of this repository.
+
+  Args:
+    library: the folder; None is wherever Python finds it.
+
+  Raises:
+    ImportError: if it comes from somewhere else, as where it is imported already.
+  """
+  if library is None:
+    return
+  sys.path.insert(0, str(library.resolve()))
   import kerv_jax
-  from benchmarks.measure import compiled
-  from benchmarks.rivals import layer, program
 
   found = pathlib.Path(kerv_jax.__file__).parents[1]
-  assert library in (None, str(found)), f"kerv_jax was imported from {found}, not from {library}"
-  return compiled(program(layer(rival, shape), backward=backward), *shape.operands()).call
+  sys.path.remove(str(library.resolve()))
+  if found != library.resolve():
+    raise ImportError(f"kerv_jax was imported from {found}, not from {library}")
 
 
 def main() -> None:
   """Serves one rival."""
-  call = _call(json.loads(sys.argv[1]))
+  call, compile_again = _rival(json.loads(sys.argv[1]))
   print(json.dumps(_peak(call)), flush=True)
   for line in sys.stdin:
-    call(int(line))
-    print(flush=True)
+    if line.strip() == "compile":
+      assert compile_again is not None, "a rival in PyTorch is not compiled"
+      print(json.dumps(compile_again()), flush=True)
+    else:
+      call(int(line))
+      print(flush=True)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ import importlib.util
 import json
 import math
 import pathlib
+import shutil
 import subprocess
 import sys
 
@@ -18,13 +19,15 @@ from benchmarks import (
   checkouts,
   correctness,
   growth,
+  layer_tables,
+  layers,
   measure,
-  operator,
   report,
   results,
   rivals,
   shapes,
   step,
+  tables,
   targets,
 )
 from benchmarks.shapes import SHAPES, TARGETED, Shape
@@ -236,9 +239,9 @@ def test_growth_varies_one_size(what):
 
 def test_the_operator_is_measured_row_by_row(monkeypatch, tmp_path, capsys):
   monkeypatch.setitem(shapes.SHAPES, "CIFAR stem", SMALL)
-  monkeypatch.setattr(operator, "_free_bytes", lambda: 2**10)
+  monkeypatch.setattr(layers, "_free_bytes", lambda: 2**10)
   names = ["polynomial", "patches: L1"]
-  out = tmp_path / "new" / "operator.json"
+  out = tmp_path / "new" / "layers.json"
   options = ["--rounds", "3", "--seconds", "0.1", "--no-compile", "--no-peak"]
   code = cli.main(
     ["operator", "--shapes", "CIFAR stem", "--rivals", *names, "--out", str(out), *options]
@@ -260,17 +263,17 @@ def test_the_operator_is_measured_row_by_row(monkeypatch, tmp_path, capsys):
 
 
 def test_quick_is_a_part_of_the_whole():
-  whole = operator.Plan()
+  whole = layers.Plan()
   for field in ("shapes", "rivals", "modes"):
-    assert set(getattr(operator.QUICK, field)) < set(getattr(whole, field))
+    assert set(getattr(layers.QUICK, field)) < set(getattr(whole, field))
 
 
 def test_a_check_that_fails_says_what_and_returns_one(monkeypatch, tmp_path, capsys):
-  monkeypatch.setattr(operator, "rows", lambda *args: iter(all_rows(9.0, low=9, high=9)))
-  monkeypatch.setattr(report, "limits", lambda *args: "")
-  monkeypatch.setattr(report, "memory", lambda *args: "")
-  monkeypatch.setattr(report, "summary", lambda *args: "")
-  monkeypatch.setattr(report, "times", lambda *args: "")
+  monkeypatch.setattr(layers, "rows", lambda *args: iter(all_rows(9.0, low=9, high=9)))
+  monkeypatch.setattr(layer_tables, "limits", lambda *args: "")
+  monkeypatch.setattr(layer_tables, "memory", lambda *args: "")
+  monkeypatch.setattr(layer_tables, "summary", lambda *args: "")
+  monkeypatch.setattr(layer_tables, "times", lambda *args: "")
   arguments = ["operator", "--quick", "--out", str(tmp_path / "rows.json")]
   assert cli.main(arguments) == 0
   assert cli.main([*arguments, "--check"]) == 1
@@ -341,7 +344,7 @@ def test_a_run_is_measured_beside_a_bare_loop(monkeypatch, capsys):
   assert cli.main(["engine", "--quick", "--check"]) == 1
   assert "0.700 of a bare loop's" in capsys.readouterr().err
   assert engine.failures([slow], noise=1.4) == []
-  assert "lenet5-mnist-cnn" in report.engine([slow])
+  assert "lenet5-mnist-cnn" in tables.engine([slow])
 
 
 def test_correctness_finds_what_is_wrong(monkeypatch, tmp_path, capsys):
@@ -432,15 +435,38 @@ def test_results_are_whole_after_every_row(tmp_path):
   assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
 
 
-def test_the_readme_section_goes_between_its_marks(tmp_path):
-  readme = tmp_path / "README.md"
+def test_a_text_is_filled_with_what_there_is_to_show():
+  text = "# A\n\nsays $x.\n\nno name\n\nand $y\n\n## B\n\nabout\n\n$z\n\n## C\n\nplain\n"
+  filled = report.fill(text, {"x": "1", "y": "", "z": ""})
+  assert filled == "# A\n\nsays 1.\n\nno name\n\n## C\n\nplain"
+  assert "## B\n\nabout\n\n$5" in report.fill(text, {"x": "1", "y": "2", "z": "$5"})
+  with pytest.raises(KeyError, match="y"):
+    report.fill(text, {"x": "1", "z": ""})
+
+
+def test_compiling_and_running_are_compared_with_a_convolution(monkeypatch, capsys):
+  monkeypatch.setitem(shapes.SHAPES, "CIFAR stem", SMALL)
+  folders = [str(ROOT), str(ROOT / "tests/..")]
+  arguments = ["--kernels", "L1", "--shape", "CIFAR stem", "--rounds", "3"]
+  assert cli.main(["compile", "--libraries", *folders, *arguments]) == 0
+  table = capsys.readouterr().out
+  assert "| convolution |" in table
+  assert table.count("| L1 |") == 2
+
+
+def test_the_readme_section_goes_between_its_marks(tmp_path, capsys):
+  readme, folder = tmp_path / "README.md", tmp_path / "speed"
+  shutil.copytree(ROOT / "results/speed", folder)
+  arguments = ["report", "--folder", str(folder), "--readme", str(readme)]
   readme.write_text(f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n")
-  report.insert(readme, "new")
-  report.insert(readme, "newer")
-  assert readme.read_text() == f"before\n{report.BEGIN}\n\nnewer\n\n{report.END}\nafter\n"
+  assert cli.main(arguments) == 0
+  text = readme.read_text()
+  assert text.startswith(f"before\n{report.BEGIN}\n\nTime of a layer")
+  assert text.endswith(f"\n\n{report.END}\nafter\n")
+  assert (folder / "README.md").read_text() == (ROOT / "results/speed/README.md").read_text()
   readme.write_text("no marks\n")
-  with pytest.raises(ValueError, match="speed"):
-    report.insert(readme, "new")
+  assert cli.main(arguments) == 2
+  assert "speed" in capsys.readouterr().err
 
 
 def test_page_and_readme_are_what_the_results_say():

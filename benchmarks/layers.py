@@ -1,4 +1,4 @@
-"""The operator's kernels beside convolution and other ways to compute them."""
+"""One layer of every kernel beside convolution and other ways to compute it."""
 
 import dataclasses
 import importlib.util
@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 from benchmarks import rivals
-from benchmarks.measure import Program, compare, compiled
+from benchmarks.measure import Program, compare, compiled, spread
 from benchmarks.shapes import SHAPES, TARGETED, Shape
 from benchmarks.worker import Worker
 
@@ -159,4 +159,11 @@ def label(row: dict[str, Any]) -> str:
   what = f"{row['shape']}, {row['mode']}, {row['rival']}: "
   if "skipped" in row:
     return what + f"skipped, {row['skipped']}"
-  return what + f"{row['ratio']:.2f} [{row['low']:.2f}, {row['high']:.2f}]"
+  return what + spread(row)
+
+
+def peak_label(row: dict[str, Any]) -> str:
+  """A line about a row of resident memory."""
+  peak = row["peak_bytes"]
+  size = "unknown" if peak is None else f"{peak / 1e6:.1f} MB"
+  return f"{row['shape']}, {row['rival']}: resident at the peak {size}"

@@ -81,7 +81,7 @@ def _loops(
   order = training_order(_EXAMPLES, data.batch_size, seed=0, steps=10_000)
 
   def on_rows(state: Any, row: jax.Array, images: jax.Array, labels: jax.Array) -> Any:
-    return parts.trainer.step(state, images[row], labels[row], row)
+    return parts.trainer.learner.step(state, images[row], labels[row], row)
 
   step = jax.jit(on_rows, donate_argnums=0)
   state = parts.trainer.init(0, sides)

@@ -9,7 +9,7 @@ import numpy as np
 
 from experiments.ablation.protocol import Protocol, Training
 from experiments.ablation.recipe import Recipe
-from experiments.data import Dataset
+from experiments.data import Dataset, each_once
 from experiments.engine.fit import fit, fit_together
 from experiments.engine.trainer import Trainer, to_device
 from experiments.engine.vmapped import VmappedTrainer
@@ -31,7 +31,7 @@ def train(
     dataset: as much of it as the protocol asks for.
   """
   recipe = Recipe(spec, protocol, dataset)
-  trainer = Trainer(recipe.learner.model, recipe.learner.optimizer)
+  trainer = Trainer(recipe.learner)
   images = to_device(dataset.train[recipe.train])
   evaluated = to_device(recipe.evaluated[recipe.subset])
   start = time.process_time()
@@ -45,7 +45,7 @@ def train(
   )
   cost = _cost(start, trainer, 1)
   params = jax.tree.map(np.asarray, state.params)
-  return recipe.result(curve, trainer.evaluate(state, evaluated), params) | cost, params
+  return recipe.result(curve, trainer.evaluate(state, each_once(evaluated)), params) | cost, params
 
 
 def train_together(
@@ -65,13 +65,13 @@ def train_together(
   """
   recipes = [Recipe(spec, protocol, dataset) for spec in specs]
   recipe = recipes[0]
-  trainer = VmappedTrainer(recipe.learner.model, recipe.learner.optimizer)
+  trainer = VmappedTrainer(recipe.learner)
   images, evaluated = to_device(dataset.train), to_device(recipe.evaluated)
   subsets = np.stack([each.subset for each in recipes])
   start = time.process_time()
   states, curves = fit_together(
     trainer,
-    trainer.init_all(
+    trainer.init(
       [spec.seed for spec in specs], recipe.image_shape, [each.learning_rate for each in recipes]
     ),
     images,
@@ -81,7 +81,7 @@ def train_together(
     eval_every=recipe.next_evaluation,  # all runs have as many steps in an epoch
   )
   cost = _cost(start, trainer, len(specs))
-  scores = trainer.evaluate_all(states, evaluated, subsets)
+  scores = trainer.evaluate(states, evaluated, subsets)
   trained = []
   for number, (each, curve, last) in enumerate(zip(recipes, curves, scores, strict=True)):
     params = jax.tree.map(lambda leaf, number=number: np.asarray(leaf[number]), states.params)
@@ -89,7 +89,7 @@ def train_together(
   return trained
 
 
-def _cost(start: float, trainer: Trainer, runs: int) -> dict[str, float]:
+def _cost(start: float, trainer: Trainer | VmappedTrainer, runs: int) -> dict[str, float]:
   """What a row says of its cost.
 
   Args:

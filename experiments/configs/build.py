@@ -26,7 +26,8 @@ from experiments.data import (
 from experiments.data.feeds import Feed, MemoryFeed, StreamFeed
 from experiments.engine import optim
 from experiments.engine.parallel import Layout
-from experiments.engine.trainer import Trainer
+from experiments.engine.step import Learner
+from experiments.engine.trainer import Trainer, to_device
 from kerv_jax import models
 from kerv_jax.nn import KervConv
 
@@ -92,22 +93,31 @@ def build(config: TrainConfig, layout: Layout) -> Parts:
     raise UsageError(
       f"`--data.pad` must be below the images' sides, {shape[0]}x{shape[1]}, got {config.data.pad}"
     )
-  steps_per_epoch = max(len(dataset.train) // config.data.batch_size, 1)
+  if config.data.batch_size > len(dataset.train):
+    raise UsageError(
+      f"`--data.batch-size` must be at most {len(dataset.train)}, the number of examples to train "
+      f"on, got {config.data.batch_size}"
+    )
+  layout.check_batch(config.data.batch_size, "--data.batch-size")
+  steps_per_epoch = len(dataset.train) // config.data.batch_size
   lengths = {"steps_per_epoch": steps_per_epoch, "total_steps": config.epochs * steps_per_epoch}
   schedule = optim.make_schedule(config.optim, **lengths)
-  trainer = Trainer(
+  learner = Learner(
     model,
     optim.make_optimizer(config.optim, **lengths),
     normalisation=normalisation,
     augmentation=Augmentation(flip=config.data.flip, pad=config.data.pad),
     smoothing=config.optim.label_smoothing,
     dtype=dtype,
-    layout=layout,
   )
-  if isinstance(dataset, Dataset):
-    feed: Feed = MemoryFeed(dataset, trainer, config.data, config.seed)
+  in_memory = isinstance(dataset, Dataset)
+  trainer = Trainer(learner, layout=layout, loop=None if in_memory else "python")
+  sizes = {"batch_size": config.data.batch_size, "seed": config.seed, "devices": layout.size}
+  feed: Feed
+  if in_memory:
+    feed = MemoryFeed(to_device(dataset.train, layout), to_device(dataset.test, layout), **sizes)
   else:
-    feed = StreamFeed(dataset, trainer, config.data, config.seed)
+    feed = StreamFeed(dataset, **sizes)
   try:
     trainer.check(shape, config.data.batch_size)
   except ValueError as error:

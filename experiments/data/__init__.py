@@ -6,6 +6,7 @@ device as it is, where the step picks (`epoch_order`), augments (`augment`) and 
 """
 
 from experiments.data.augment import Augmentation, augment
+from experiments.data.batches import Batch, Images, Picks, each_once, picks
 from experiments.data.examples import Dataset, Examples
 from experiments.data.normalise import IMAGENET, UNIT, Normalisation
 from experiments.data.npz import NPZ_KEYS, load_npz
@@ -18,7 +19,7 @@ from experiments.data.order import (
 )
 from experiments.data.prepared import load_prepared
 from experiments.data.sources import SAMPLE, load, load_embedded
-from experiments.data.stream import Batch, EncodedExamples, StreamedDataset
+from experiments.data.stream import EncodedExamples, StreamedDataset
 
 __all__ = [
   "IMAGENET",
@@ -30,15 +31,19 @@ __all__ = [
   "Dataset",
   "EncodedExamples",
   "Examples",
+  "Images",
   "Normalisation",
+  "Picks",
   "StreamedDataset",
   "augment",
+  "each_once",
   "epoch_order",
   "eval_batches",
   "load",
   "load_embedded",
   "load_npz",
   "load_prepared",
+  "picks",
   "process_rows",
   "split_by_class",
   "training_order",

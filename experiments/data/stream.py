@@ -6,12 +6,13 @@ import io
 import os
 import sys
 from collections.abc import Callable, Iterator
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 from PIL import Image
 
 from experiments import UsageError
+from experiments.data.batches import Batch
 from experiments.data.crops import evaluation_crops, random_crop
 from experiments.data.order import epoch_order, eval_batches, process_rows
 
@@ -25,23 +26,6 @@ class EncodedExamples(Protocol):
   def __len__(self) -> int: ...
 
   def __getitem__(self, index: int, /) -> tuple[bytes, int]: ...
-
-
-class Batch(NamedTuple):
-  """One process's rows of a batch.
-
-  Attributes:
-    images: uint8, (rows, height, width, channels) to train on, and (rows, crops, height, width,
-      channels) to evaluate on.
-    labels: int32, (rows,).
-    ids: of the examples in their set, int32, (rows,).
-    mask: bool, (rows,): False where a row is padding and does not count.
-  """
-
-  images: np.ndarray
-  labels: np.ndarray
-  ids: np.ndarray
-  mask: np.ndarray
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,7 +15,7 @@ from experiments.common.curve import Curve
 from experiments.common.kernels import KERNELS
 from experiments.demo.config import ArmName, DemoConfig
 from experiments.engine.fit import fit
-from experiments.engine.step import Score
+from experiments.engine.step import Learner, Score
 from experiments.engine.trainer import Trainer, to_device
 from kerv_jax.models import lenet5
 
@@ -130,7 +130,7 @@ class Comparison:
     """Trains an arm by the paper's protocol and, if asked to, at its best learning rate."""
     model = lenet5("conv-conv") if arm == "cnn" else lenet5("kerv-conv", KERNELS[arm].kernel)
     model = model.clone(num_classes=self.dataset.num_classes)
-    trainer = Trainer(model, optax.inject_hyperparams(optax.sgd)(0.0, momentum=0.9))
+    trainer = Trainer(Learner(model, optax.inject_hyperparams(optax.sgd)(0.0, momentum=0.9)))
     paper = self._run(trainer, arm, "paper", PAPER_LEARNING_RATE, monitor)
     if self.tune_order is None:
       return [paper]
@@ -170,8 +170,8 @@ class Comparison:
     for rate in self.config.lrs:
       monitor.begin(f"{label(arm)}, trying lr {rate:g}")
       state = trainer.init(self.config.seed, self.image_shape, rate)
-      state, _, _ = trainer.run(state, self.train_set, order)
-      score = trainer.evaluate(state, self.validation_set)
+      state, _, _ = trainer.run(state, data.picks(self.train_set, order))
+      score = trainer.evaluate(state, data.each_once(self.validation_set))
       scores[rate] = score if math.isfinite(score.loss) else Score(math.inf, 0.0)
       monitor.advance(len(order))
     tried = ", ".join(

@@ -5,8 +5,9 @@ from collections.abc import Callable
 import numpy as np
 
 from experiments.common.curve import Curve
+from experiments.data import Images, each_once, picks
 from experiments.engine.step import Score, TrainState
-from experiments.engine.trainer import Images, Trainer
+from experiments.engine.trainer import Trainer
 from experiments.engine.vmapped import VmappedTrainer
 
 Pause = int | Callable[[Curve], int]
@@ -40,11 +41,11 @@ def fit(
 
   def advance(begin: int, end: int) -> tuple[np.ndarray, float]:
     nonlocal state
-    state, losses, seconds = trainer.run(state, train, order[begin:end])
+    state, losses, seconds = trainer.run(state, picks(train, order[begin:end]))
     return losses[:, None], seconds
 
   def score() -> list[Score]:
-    return [trainer.evaluate(state, test)]
+    return [trainer.evaluate(state, each_once(test))]
 
   (curve,) = _follow(1, len(order), advance, score, eval_every, on_progress)
   return state, curve
@@ -81,11 +82,11 @@ def fit_together(
 
   def advance(begin: int, end: int) -> tuple[np.ndarray, float]:
     nonlocal states
-    states, losses, seconds = trainer.run(states, train, orders[begin:end])
+    states, losses, seconds = trainer.run(states, picks(train, orders[begin:end]))
     return losses, seconds
 
   def score() -> list[Score]:
-    return trainer.evaluate_all(states, test, subsets)
+    return trainer.evaluate(states, test, subsets)
 
   curves = _follow(len(subsets), len(orders), advance, score, eval_every, on_progress)
   return states, curves

@@ -121,7 +121,7 @@ class Learner:
     images = augment(self.augmentation, images, jax.random.key(state.seed), state.step, ids)
 
     def mean_loss(params: Any) -> tuple[jax.Array, Any]:
-      logits, batch_stats = self._apply(params, state.batch_stats, images, train=True)
+      logits, batch_stats = self.apply(params, state.batch_stats, images, train=True)
       return jnp.mean(cross_entropy(logits, labels, self.smoothing)), batch_stats
 
     (loss, batch_stats), gradient = jax.value_and_grad(mean_loss, has_aux=True)(state.params)
@@ -150,7 +150,7 @@ class Learner:
     """
     crops = images.shape[1] if images.ndim == 5 else 1
     images = images.reshape(-1, *images.shape[-3:])
-    logits, _ = self._apply(state.params, state.batch_stats, images, train=False)
+    logits, _ = self.apply(state.params, state.batch_stats, images, train=False)
     logits = jax.nn.log_softmax(logits.reshape(len(labels), crops, -1))
     logits = jax.nn.logsumexp(logits, axis=1) - np.log(crops) if crops > 1 else logits[:, 0]
     losses = cross_entropy(logits, labels, 0.0)
@@ -163,10 +163,20 @@ class Learner:
       jnp.sum(among_five, where=mask),
     )
 
-  def _apply(
+  def apply(
     self, params: Any, batch_stats: Any, images: jax.Array, *, train: bool
   ) -> tuple[jax.Array, Any]:
-    """Scores of the classes, and the batch statistics after it."""
+    """Applies the model.
+
+    Args:
+      params: The parameters.
+      batch_stats: Running means and variances, {} for a model without them.
+      images: Images, uint8, (batch, height, width, channels).
+      train: Whether the model is in training.
+
+    Returns:
+      Scores of the classes, float32 or wider, and the batch statistics afterwards.
+    """
     variables = {"params": params} | ({"batch_stats": batch_stats} if batch_stats else {})
     options: dict[str, Any] = {"train": train} if self._takes_train else {}
     inputs = self.normalisation(images, self.dtype)

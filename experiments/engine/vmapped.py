@@ -1,91 +1,89 @@
 """Several runs of one network at once, under `jax.vmap`."""
 
 from collections.abc import Sequence
-from typing import Literal
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
-from experiments.data import eval_batches
-from experiments.engine.step import Score, TrainState
-from experiments.engine.trainer import Images, Trainer
+from experiments.data import Images, Picks, eval_batches
+from experiments.engine.loop import Batches, Loop, LoopName
+from experiments.engine.step import Learner, Score, TrainState
+from experiments.engine.trainer import Trainer
 
 
-class VmappedTrainer(Trainer):
+class VmappedTrainer:
   """Trains and evaluates several runs of one model at once, on one device.
 
-  They differ in seed, learning rate, and the examples they see, and take the same number of steps.
-  Each is what `Trainer` makes of it alone, up to the order in which sums are rounded. A state has
-  an axis of runs in front of every leaf, and `run`, with indices (steps, runs, batch size), gives
-  losses (steps, runs). Of the other methods, `init_all` and `evaluate_all` are for such states.
+  The runs differ in seed, learning rate, and the examples they see, and take the same number of
+  steps. Each is what a `Trainer` makes of it alone, up to the order in which sums are rounded. A
+  state has an axis of runs in front of every leaf, and so have the places that a batch picks.
 
   Args:
-    model: see `Learner`.
-    optimizer: of the parameters.
-    loop: see `Trainer`.
-    dtype: see `Learner`.
+    learner: The pure functions of the model.
+    loop: How several steps are run, see `Loop`.
   """
 
-  def __init__(
-    self,
-    model: nn.Module,
-    optimizer: optax.GradientTransformation,
-    *,
-    loop: Literal["python", "scan"] | None = None,
-    dtype: jax.typing.DTypeLike = jnp.float32,
-  ):
-    super().__init__(model, optimizer, loop=loop, dtype=dtype)
+  def __init__(self, learner: Learner, *, loop: LoopName | None = None):
+    self.one = Trainer(learner, loop=loop)
 
-  def init_all(
+    def steps(states: TrainState, batch: Picks) -> tuple[TrainState, jax.Array]:
+      return jax.vmap(self.one.step, in_axes=(0, Picks(None, None, 0)))(states, batch)  # pyright: ignore
+
+    def scores(states: TrainState, batch: Picks) -> tuple[jax.Array, ...]:
+      return jax.vmap(self.one.score, in_axes=(0, Picks(None, None, 0, None)))(states, batch)  # pyright: ignore
+
+    self.loop = Loop(steps, scores, self.one.layout, self.one.programs, loop)
+
+  @property
+  def compile_seconds(self) -> float:
+    """Seconds that compiling the programs took so far."""
+    return self.one.compile_seconds
+
+  def init(
     self, seeds: Sequence[int], image_shape: tuple[int, ...], learning_rates: Sequence[float]
   ) -> TrainState:
-    """The states before the first step, on the device.
+    """Returns the states before the first step, on the device.
 
     Args:
-      seeds: of the runs, each from 0.
-      image_shape: (height, width, channels).
-      learning_rates: of the runs, see `Learner.initial_state`.
+      seeds: Seeds of the runs, each from 0.
+      image_shape: Height, width and channels of an image.
+      learning_rates: Learning rates of the runs, see `Learner.initial_state`.
     """
-    states = [
-      self.init(seed, image_shape, rate)  # one by one, since another program might round otherwise
+    states = [  # one by one, since another program might round otherwise
+      self.one.init(seed, image_shape, rate)
       for seed, rate in zip(seeds, learning_rates, strict=True)
     ]
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
 
-  def evaluate_all(
-    self, states: TrainState, data: Images, subsets: np.ndarray, batch_size: int = 500
-  ) -> list[Score]:
-    """Scores each run on examples of its own; the padding of a last batch is masked.
+  def run(self, states: TrainState, batches: Batches) -> tuple[TrainState, np.ndarray, float]:
+    """Takes one step of every run for each batch, see `Loop.steps`.
 
     Args:
-      states: that have the parameters.
-      data: a set, see `to_device`.
-      subsets: indices into it, (runs, examples).
-      batch_size: examples of each run at a time, at most.
+      states: Where to start; their buffers are reused, so they cannot be used again.
+      batches: Picks of each run, with places of shape (runs, batch size).
+
+    Returns:
+      The states after the steps, the losses before each of them, (steps, runs), and the seconds
+      they took.
+    """
+    return self.loop.steps(states, batches)
+
+  def evaluate(
+    self, states: TrainState, images: Images, subsets: np.ndarray, batch_size: int = 500
+  ) -> list[Score]:
+    """Scores each run on examples of its own.
+
+    Args:
+      states: The states that have the parameters.
+      images: The set that the examples are in.
+      subsets: Places in the set, (runs, examples).
+      batch_size: Examples of each run at a time, at most.
     """
     number = subsets.shape[1]
     batches = (
-      (jnp.asarray(subsets[:, rows]), jnp.asarray(mask))
+      Picks(*images, subsets[:, rows], mask)
       for rows, mask in zip(*eval_batches(number, min(batch_size, number)), strict=True)
     )
-    sums = self._sums(self._score, states, batches, data)
-    return [Score(*map(float, run)) for run in sums.T / number]
-
-  def _step(self, state: TrainState, indices: jax.Array, images: jax.Array, labels: jax.Array):
-    """One step of each run on the examples picked for it."""
-    return jax.vmap(super()._step, in_axes=(0, 0, None, None))(state, indices, images, labels)
-
-  def _score(
-    self,
-    state: TrainState,
-    indices: jax.Array,
-    mask: jax.Array,
-    images: jax.Array,
-    labels: jax.Array,
-  ):
-    """Sums over the examples picked for each run."""
-    score = jax.vmap(super()._score, in_axes=(0, 0, None, None, None))
-    return score(state, indices, mask, images, labels)
+    *sums, counts = self.loop.sums(states, batches)
+    return [Score(*map(float, run)) for run in (np.stack(sums) / counts).T]

@@ -51,7 +51,8 @@ def evaluate(
   parts = build(config, layout)
   restored = _restore(folder, layout, parts, checkpoint)
   state = layout.put_tree(restored.state, layout.state(restored.state))
-  score = parts.feed.evaluate(state, batch_size or config.eval.batch_size, crops)
+  batches = parts.feed.test_batches(batch_size or config.eval.batch_size, crops)
+  score = parts.trainer.evaluate(state, batches)
   found = {"step": restored.step, "crops": crops, "damaged": list(restored.faults)}
   return found | score._asdict()
 

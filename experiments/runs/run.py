@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -172,6 +173,7 @@ class Run:
     else:
       self.state = layout.put_tree(restored.state, layout.state(shapes))
       record, self.step = restored.record, restored.step
+    self.batches = parts.feed.train_batches(self.step)
     self.saved = self.restored = self.step if restored else -1
     self.seconds = float(record.get("train_seconds", 0.0))
     self.loss_sum = float(record.get("loss_sum", 0.0))
@@ -247,7 +249,8 @@ class Run:
     position = self.step % self.steps_per_epoch
     steps = min(steps, CHUNK - position % CHUNK, self.steps_per_epoch - position)
     stop = stop if self.layout.processes == 1 else lambda: False
-    self.state, losses, seconds = self.parts.feed.run(self.state, self.step, steps, stop)
+    batches = itertools.islice(self.batches, steps)
+    self.state, losses, seconds = self.parts.trainer.run(self.state, batches, stop=stop)
     finite = np.isfinite(losses)
     if not finite.all():
       raise self._diverged(self.step + int(np.argmin(finite)), "the loss is not finite")
@@ -263,7 +266,8 @@ class Run:
     """Adds a row to the metrics, unless it is there."""
     if self.metrics.last_step >= self.step:
       return
-    score = self.parts.feed.evaluate(self.state, self.config.eval.batch_size)
+    batches = self.parts.feed.test_batches(self.config.eval.batch_size)
+    score = self.parts.trainer.evaluate(self.state, batches)
     epoch = self.step / self.steps_per_epoch
     row = {
       "step": self.step,

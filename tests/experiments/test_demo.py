@@ -24,6 +24,7 @@ from experiments.__main__ import main  # noqa: E402
 from experiments.common import figures  # noqa: E402
 from experiments.engine import fit  # noqa: E402
 from experiments.engine import trainer as training  # noqa: E402
+from experiments.engine.step import Learner  # noqa: E402
 from experiments.engine.trainer import Trainer  # noqa: E402
 from experiments.engine.vmapped import VmappedTrainer  # noqa: E402
 from kerv_jax.models import lenet5  # noqa: E402
@@ -67,7 +68,7 @@ def compilation_cache(tmp_path_factory):
 
 def trainer(**options):
   optimizer = optax.inject_hyperparams(optax.sgd)(0.0, momentum=0.9)
-  return training.Trainer(Small(), optimizer, **options)
+  return training.Trainer(Learner(Small(), optimizer), **options)
 
 
 def arrays(train=66, test=23, test_seed=1):
@@ -110,7 +111,7 @@ def test_steps_are_sgd_with_momentum_on_images_in_0_1():
     velocity = jax.tree.map(lambda v, g: 0.9 * v + g, velocity, gradient)
     params = jax.tree.map(lambda p, v: p - 0.05 * v, params, velocity)
     wanted.append(loss)
-  state, losses, seconds = runner.run(state, training.to_device(examples), order)
+  state, losses, seconds = runner.run(state, data.picks(training.to_device(examples), order))
   np.testing.assert_allclose(losses, wanted, rtol=1e-5)
   jax.tree.map(
     lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), state.params, params
@@ -126,8 +127,8 @@ def test_both_loops_give_the_same_result():
   for loop in ("python", "scan"):
     runner = trainer(loop=loop)
     state = runner.init(0, (12, 12, 1), 0.1)
-    state, first, _ = runner.run(state, examples, order[:9])
-    state, last, _ = runner.run(state, examples, order[9:])
+    state, first, _ = runner.run(state, data.picks(examples, order[:9]))
+    state, last, _ = runner.run(state, data.picks(examples, order[9:]))
     results.append((state.params, np.concatenate([first, last])))
   assert np.ptp(results[0][1]) > 0.1
   jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), *results)
@@ -136,7 +137,7 @@ def test_both_loops_give_the_same_result():
 @pytest.mark.parametrize(("backend", "loop"), [("cpu", "python"), ("gpu", "scan"), ("tpu", "scan")])
 def test_loop_is_chosen_by_the_backend(monkeypatch, backend, loop):
   monkeypatch.setattr(jax, "default_backend", lambda: backend)
-  assert trainer().loop == loop
+  assert trainer().loop.name == loop
 
 
 def test_seeds_and_learning_rates_share_programs():
@@ -144,7 +145,8 @@ def test_seeds_and_learning_rates_share_programs():
   order = data.training_order(20, 5, seed=0, steps=8)
 
   def last_loss(seed, rate):
-    return runner.run(runner.init(seed, (12, 12, 1), rate), examples, order)[1][-1]
+    state = runner.init(seed, (12, 12, 1), rate)
+    return runner.run(state, data.picks(examples, order))[1][-1]
 
   first = last_loss(0, 0.01)
   spent = runner.compile_seconds
@@ -169,7 +171,7 @@ def test_evaluation_counts_every_example_once(batch_size):
   hits, losses = hits_and_losses()
   assert hits[-1]  # so that it shows if the padding, made of the last example, is counted
   assert 0 < hits.mean() < 1
-  score = runner.evaluate(state, training.to_device(examples), batch_size)
+  score = runner.evaluate(state, data.each_once(training.to_device(examples), batch_size))
   assert score.accuracy == pytest.approx(hits.mean(), abs=1e-9)
   assert score.loss == pytest.approx(losses.mean(), rel=1e-5)
 
@@ -184,7 +186,7 @@ def run_fit(rate, steps=60, eval_every=25, spoil=False):
   state, curve = fit.fit(
     runner, state, train, test, order, eval_every=eval_every, on_progress=taken.append
   )
-  return state, curve, taken, runner.evaluate(state, train)
+  return state, curve, taken, runner.evaluate(state, data.each_once(train))
 
 
 def test_fit_learns_and_follows_the_accuracy():
@@ -236,14 +238,15 @@ def test_runs_together_are_each_alone(loop):
     return 7 if curve.accuracy[-1] < 0.9 else 4
 
   with jax.enable_x64(True):
-    together = VmappedTrainer(trainer().model, trainer().optimizer, loop=loop, dtype=jnp.float64)
-    states = together.init_all([seed for seed, _ in runs], (12, 12, 1), [rate for _, rate in runs])
+    learner = Learner(Small(), trainer().learner.optimizer, dtype=jnp.float64)
+    together = VmappedTrainer(learner, loop=loop)
+    states = together.init([seed for seed, _ in runs], (12, 12, 1), [rate for _, rate in runs])
     states, curves = fit.fit_together(
       together, states, train, test, orders, subsets, eval_every=marks
     )
-    scores = together.evaluate_all(states, test, subsets, batch_size=5)
+    scores = together.evaluate(states, test, subsets, batch_size=5)
     for number, (seed, rate) in enumerate(runs):
-      alone = Trainer(trainer().model, trainer().optimizer, dtype=jnp.float64)
+      alone = Trainer(learner)
       own = training.to_device(blobs(23, 1)[subsets[number]])
       state = alone.init(seed, (12, 12, 1), rate)
       state, curve = fit.fit(alone, state, train, own, orders[:, number], eval_every=marks)
@@ -251,7 +254,9 @@ def test_runs_together_are_each_alone(loop):
       assert curves[number].diverged_at == curve.diverged_at
       assert (curve.diverged_at is not None) == (rate == np.inf)
       if curve.diverged_at is None:
-        assert scores[number].loss == pytest.approx(alone.evaluate(state, own).loss, rel=1e-9)
+        assert scores[number].loss == pytest.approx(
+          alone.evaluate(state, data.each_once(own)).loss, rel=1e-9
+        )
         for leaf, leaves in zip(*map(jax.tree.leaves, (state.params, states.params)), strict=True):
           np.testing.assert_allclose(leaves[number], leaf, rtol=1e-8, atol=1e-12)
   assert curves[0].steps != curves[1].steps
@@ -355,10 +360,10 @@ def test_runs_repeat_and_the_test_set_has_no_part_in_them(example, tmp_path):
 
 def test_paper_arm_is_the_papers_protocol(example):
   optimizer = optax.inject_hyperparams(optax.sgd)(0.0, momentum=0.9)
-  runner = training.Trainer(lenet5("conv-conv", num_classes=CLASSES), optimizer)
+  runner = training.Trainer(Learner(lenet5("conv-conv", num_classes=CLASSES), optimizer))
   order = data.training_order(66, 10, seed=0, steps=12)
   state = runner.init(0, (12, 12, 1), 0.003)
-  state, *_ = runner.run(state, training.to_device(blobs(66, 0)), order)
+  state, *_ = runner.run(state, data.picks(training.to_device(blobs(66, 0)), order))
   np.testing.assert_allclose(
     example[0][0].filters, state.params["conv1"]["kernel"], rtol=1e-6, atol=1e-7
   )

@@ -11,8 +11,15 @@ pytest.importorskip("grain", reason="needs the extra 'experiments'")
 
 
 from experiments import data  # noqa: E402
-from experiments.data import Augmentation, Batch, Normalisation  # noqa: E402
+from experiments.data import (  # noqa: E402
+  Augmentation,
+  Batch,
+  Normalisation,
+  each_once,
+  picks,
+)
 from experiments.engine import trainer as training  # noqa: E402
+from experiments.engine.step import Learner  # noqa: E402
 from tests import runs  # noqa: E402
 
 CLASSES = runs.CLASSES
@@ -30,7 +37,8 @@ class Norm(nn.Module):
 
 
 def trainer(**options):
-  return training.Trainer(Norm(), OPTIMIZER, **options)
+  options_of_the_loop = {key: options.pop(key) for key in ("loop", "layout") if key in options}
+  return training.Trainer(Learner(Norm(), OPTIMIZER, **options), **options_of_the_loop)
 
 
 def examples(number=40, seed=0):
@@ -46,7 +54,7 @@ def test_step_uses_batch_statistics_and_keeps_running_ones():
   state = runner.init(1, (12, 12, 1))
   before = jax.tree.map(np.array, state)
   indices = np.array([3, 1, 4, 15, 9, 2], np.int32)
-  state, losses, _ = runner.run(state, training.to_device(shown), indices[None])
+  state, losses, _ = runner.run(state, picks(training.to_device(shown), indices[None]))
 
   hidden = before.params["Dense_0"]
   x = shown.images[indices].reshape(6, -1) / np.float32(255) @ hidden["kernel"] + hidden["bias"]
@@ -65,9 +73,9 @@ def test_step_uses_batch_statistics_and_keeps_running_ones():
 def test_evaluation_uses_running_statistics():
   runner, shown = trainer(), training.to_device(examples(23))
   state = runner.init(0, (12, 12, 1))
-  whole = runner.evaluate(state, shown, 23)
+  whole = runner.evaluate(state, each_once(shown, 23))
   for batch_size in (1, 7):  # with the statistics of a batch these would differ
-    assert_close(runner.evaluate(state, shown, batch_size), whole, rtol=1e-5)
+    assert_close(runner.evaluate(state, each_once(shown, batch_size)), whole, rtol=1e-5)
 
 
 def test_both_loops_are_the_same_with_batch_statistics_and_augmentation():
@@ -77,8 +85,8 @@ def test_both_loops_are_the_same_with_batch_statistics_and_augmentation():
   for loop in ("python", "scan"):
     runner = trainer(loop=loop, augmentation=Augmentation(flip=True, pad=2))
     state = runner.init(0, (12, 12, 1))
-    state, first, _ = runner.run(state, shown, order[:5])
-    state, last, _ = runner.run(state, shown, order[5:])
+    state, first, _ = runner.run(state, picks(shown, order[:5]))
+    state, last, _ = runner.run(state, picks(shown, order[5:]))
     ends.append((state, np.concatenate([first, last])))
   assert_close(*ends, rtol=1e-4, atol=1e-5)
 
@@ -88,10 +96,11 @@ def test_stream_gives_what_memory_gives():
   order = data.training_order(40, 8, seed=0, steps=4)
   options = {"augmentation": Augmentation(flip=True, pad=2)}
   memory, stream = trainer(**options), trainer(**options)
-  mask = np.ones(8, bool)
-  batches = (Batch(shown.images[i], shown.labels[i], i, mask) for i in order)
-  state, losses, _ = memory.run(memory.init(0, (12, 12, 1)), training.to_device(shown), order)
-  other, streamed, _ = stream.run_stream(stream.init(0, (12, 12, 1)), batches)
+  batches = (Batch(shown.images[i], shown.labels[i], i) for i in order)
+  state, losses, _ = memory.run(
+    memory.init(0, (12, 12, 1)), picks(training.to_device(shown), order)
+  )
+  other, streamed, _ = stream.run(stream.init(0, (12, 12, 1)), batches)
   np.testing.assert_array_equal(streamed, losses)
   jax.tree.map(np.testing.assert_array_equal, other, state)
 
@@ -104,7 +113,7 @@ def test_augmentation_normalisation_and_smoothing_are_those_asked_for():
   )
   shown, ids = examples(6), np.array([9, 4, 7, 1, 0, 3], np.int32)
   state = runner.init(2, (12, 12, 1)).replace(step=jnp.asarray(5, jnp.int32))
-  _, loss = jax.jit(runner.step)(state, shown.images, shown.labels, ids)
+  _, loss = jax.jit(runner.learner.step)(state, shown.images, shown.labels, ids)
   images = data.augment(
     Augmentation(flip=True, pad=3), shown.images, jax.random.key(jnp.uint32(2)), 5, ids
   )
@@ -132,7 +141,7 @@ class Logits(nn.Module):
 
 @pytest.mark.parametrize("crops", [1, 10])
 def test_five_highest_scores_of_crops(crops):
-  runner = training.Trainer(Logits(), OPTIMIZER)
+  runner = training.Trainer(Learner(Logits(), OPTIMIZER))
   rng = np.random.default_rng(0)
   rows = np.tile(np.arange(0, 240, 20, np.uint8), (50, crops, 12, 1))
   images = rng.permuted(rows, axis=-1)[..., None]  # (examples, crops, height, width, channels)
@@ -145,7 +154,7 @@ def test_five_highest_scores_of_crops(crops):
     Batch(images[:25], labels[:25], each[:25], each[:25] < 43),
     Batch(images[25:], labels[25:], each[25:], each[25:] < 43),
   ]
-  score = runner.evaluate_stream(runner.init(0, (12, 12, 1)), batches, 43)
+  score = runner.evaluate(runner.init(0, (12, 12, 1)), batches)
   assert score.accuracy == pytest.approx((rank[:43] == 0).mean())
   assert score.top5 == pytest.approx((rank[:43] < 5).mean())
   assert score.loss == pytest.approx(-np.log(own[:43]).mean(), rel=1e-5)
@@ -161,20 +170,20 @@ def test_runs_are_vmapped_over_seeds_and_learning_rates():
 
   def train(seed, rate, order):
     def step(state, indices):
-      return runner.step(state, images[indices], labels[indices], indices)
+      return runner.learner.step(state, images[indices], labels[indices], indices)
 
     images, labels = jnp.asarray(shown.images), jnp.asarray(shown.labels)
-    state = runner.initial_state(seed, image, rate)
+    state = runner.learner.initial_state(seed, image, rate)
     state, losses = jax.lax.scan(step, state, order)
-    return losses, runner.score(state, images, labels, np.ones(40, bool))
+    return losses, runner.learner.score(state, images, labels, np.ones(40, bool))
 
   losses, scores = jax.jit(jax.vmap(train))(seeds, rates, order)
   for i, (seed, rate) in enumerate(zip(seeds, rates, strict=True)):
     alone = trainer(augmentation=Augmentation(flip=True))
     state = alone.init(int(seed), (12, 12, 1), float(rate))
-    state, wanted, _ = alone.run(state, training.to_device(shown), order[i])
+    state, wanted, _ = alone.run(state, picks(training.to_device(shown), order[i]))
     np.testing.assert_allclose(losses[i], wanted, rtol=1e-4)
-    score = alone.evaluate(state, training.to_device(shown))
+    score = alone.evaluate(state, each_once(training.to_device(shown)))
     assert score.accuracy == pytest.approx(float(scores[1][i]) / 40)
 
 
@@ -191,8 +200,7 @@ def test_loop_ends_after_the_step_when_asked_to():
   runner, asked = trainer(), iter([False, False, True])
   state, losses, _ = runner.run(
     runner.init(0, (12, 12, 1)),
-    training.to_device(examples()),
-    data.training_order(40, 8, seed=0, steps=5),
+    picks(training.to_device(examples()), data.training_order(40, 8, seed=0, steps=5)),
     stop=lambda: next(asked),
   )
   assert state.step == len(losses) == 3
@@ -203,7 +211,7 @@ def test_compilation_is_not_on_the_clock():
   order = data.training_order(40, 8, seed=0, steps=3)
   state = runner.init(0, (12, 12, 1))
   before = runner.compile_seconds
-  _, _, seconds = runner.run(state, shown, order)
+  _, _, seconds = runner.run(state, picks(shown, order))
   compiled = runner.compile_seconds - before
   assert compiled > 0.05  # tracing and lowering alone take longer
   assert seconds < compiled

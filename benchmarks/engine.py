@@ -16,8 +16,8 @@ from benchmarks.measure import spread
 from experiments.configs import presets
 from experiments.configs.build import build
 from experiments.data import training_order
-from experiments.engine.parallel import Layout
-from experiments.runs import run
+from experiments.engine.layout import Layout
+from experiments.runs.loop import Run
 
 PRESETS = (
   "lenet5-mnist-cnn",
@@ -75,7 +75,7 @@ def _loops(
   data = dataclasses.replace(config.data, name=str(file), data_dir=None)
   config = dataclasses.replace(config, data=data, epochs=10_000)
   parts = build(config, Layout())
-  live = run.Run(config, folder / "run", parts, Layout(), Console(quiet=True))
+  live = Run(config, folder / "run", parts, Layout(), Console(quiet=True))
 
   train_set = jax.device_put((images, labels.astype(np.int32)))
   order = training_order(_EXAMPLES, data.batch_size, seed=0, steps=10_000)

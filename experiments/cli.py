@@ -17,10 +17,12 @@ from rich.table import Table
 from experiments import UsageError
 from experiments.configs import presets
 from experiments.configs.config import TrainConfig
-from experiments.engine.parallel import LostError, ParallelConfig, is_main
-from experiments.runs.checkpoints import DamagedError, SaveError
+from experiments.engine.processes import LostError, ParallelConfig, is_main
+from experiments.runs.checkpoints import SaveError
+from experiments.runs.ends import Diverged
 from experiments.runs.evaluation import evaluate
-from experiments.runs.run import Diverged, train
+from experiments.runs.record import DamagedError
+from experiments.runs.run import train
 
 EXIT_USAGE, EXIT_DIVERGED, EXIT_UNSAVED, EXIT_LOST, EXIT_STOPPED = 2, 3, 4, 5, 75
 FAILURES: dict[type[Exception], int] = {
@@ -76,10 +78,10 @@ class EvalCommand:
 
 
 def train_command(argv: Sequence[str]) -> int:
-  """`python -m experiments train PRESET [options]`.
+  """Does `python -m experiments train PRESET [options]`.
 
   Args:
-    argv: what follows "train".
+    argv: arguments after "train".
 
   Returns:
     The exit code.
@@ -116,10 +118,10 @@ def train_command(argv: Sequence[str]) -> int:
 
 
 def list_command(command: ListCommand) -> int:
-  """`python -m experiments list`.
+  """Does `python -m experiments list`.
 
   Args:
-    command: what was given.
+    command: options that were given.
 
   Returns:
     The exit code.
@@ -141,10 +143,10 @@ def list_command(command: ListCommand) -> int:
 
 
 def eval_command(command: EvalCommand) -> int:
-  """`python -m experiments eval FOLDER`.
+  """Does `python -m experiments eval FOLDER`.
 
   Args:
-    command: what was given.
+    command: options that were given.
 
   Returns:
     The exit code.
@@ -168,10 +170,10 @@ def eval_command(command: EvalCommand) -> int:
 
 
 def describe(name: str) -> str:
-  """What a preset is, in a few lines.
+  """Returns what a preset is, in a few lines.
 
   Args:
-    name: of the preset.
+    name: name of the preset.
   """
   preset = presets.get(name)
   twin = f" Its CNN: {preset.twin}." if preset.twin else ""

@@ -8,9 +8,9 @@ class Curve:
   """One training run, seen at every evaluation; the first is before training.
 
   Attributes:
-    steps: steps taken before the evaluation.
-    seconds: spent in these steps, without compilation and evaluation.
-    accuracy: on the test set.
+    steps: numbers of steps taken before each evaluation.
+    seconds: seconds spent in these steps, without compilation and evaluation.
+    accuracy: accuracies on the test set.
     diverged_at: step whose loss was NaN or infinite, where the run stopped; None if none was.
   """
 
@@ -20,7 +20,7 @@ class Curve:
   diverged_at: int | None = None
 
   def reaches(self, target: float) -> tuple[int, float] | None:
-    """Steps and seconds at the first evaluation with at least this accuracy; None if none has."""
+    """Returns steps and seconds at the first evaluation with at least this accuracy, or None."""
     for step, seconds, accuracy in zip(self.steps, self.seconds, self.accuracy, strict=True):
       if accuracy >= target:
         return step, seconds

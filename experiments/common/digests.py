@@ -9,11 +9,11 @@ import numpy as np
 
 
 def digest(tree: Any, text: str = "") -> str:
-  """SHA-256 over names, types, shapes and bytes of arrays, and a text.
+  """Returns the SHA-256 over names, types, shapes and bytes of arrays, and a text.
 
   Args:
-    tree: of NumPy arrays.
-    text: to include.
+    tree: tree of NumPy arrays.
+    text: text to include.
 
   Returns:
     64 hexadecimal digits.
@@ -26,19 +26,19 @@ def digest(tree: Any, text: str = "") -> str:
 
 
 def leaf_name(path: tuple[Any, ...]) -> str:
-  """The name of an array in a tree.
+  """Returns the name of an array in a tree.
 
   Args:
-    path: to it, as JAX has it.
+    path: path to the array, as JAX has it.
   """
   return jax.tree_util.keystr(path, simple=True, separator="/")
 
 
 def file_digest(file: Path) -> str:
-  """SHA-256 of a file's content.
+  """Returns the SHA-256 of a file's content.
 
   Args:
-    file: to read.
+    file: file to read.
 
   Returns:
     64 hexadecimal digits.

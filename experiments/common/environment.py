@@ -18,7 +18,7 @@ def environment(packages: Sequence[str] = PACKAGES) -> dict[str, Any]:
   """Returns where and with what this process runs, of JSON's types.
 
   Args:
-    packages: whose versions are recorded beside that of Python.
+    packages: packages whose versions are recorded beside that of Python.
 
   Returns:
     "commit" (see `commit`), "backend", "device" (the processor's name for a CPU), "devices" (the
@@ -76,7 +76,7 @@ def version(package: str) -> str | None:
   """Returns the installed version of a package.
 
   Args:
-    package: Name of the package, as `pip` knows it.
+    package: name of the package, as `pip` knows it.
 
   Returns:
     The version; None where the package is not installed but only on the path.

@@ -29,8 +29,8 @@ def convergence(
   """Draws test accuracy against training steps.
 
   Args:
-    path: of the PNG.
-    panels: for each panel's title, the curve of each network by its label.
+    path: file for the PNG.
+    panels: curves of the networks by label, for the title of each panel.
     targets: accuracies to mark.
   """
   figure = Figure(figsize=(5.5 * len(panels), 4.2), layout="constrained")
@@ -60,9 +60,9 @@ def filters(
   """Draws the filters of the first layer, a row for each network.
 
   Args:
-    path: of the PNG.
-    blocks: for each title, the filters of each network by its label, (height, width, channels,
-      number); of several channels the mean is drawn. The networks are the same in every block.
+    path: file for the PNG.
+    blocks: filters of the networks by label, for each title, (height, width, channels, number); of
+      several channels the mean is drawn. The networks are the same in every block.
     one_scale: whether all filters have the same scale of grey; else those above each other have.
   """
   drawn = {

@@ -8,11 +8,11 @@ def write_atomically(file: Path, content: str | bytes) -> None:
   """Writes a file so that it is there with this content, or as it was.
 
   Args:
-    file: The file to write or to replace; its folder must exist.
-    content: What the file is to hold; text is written in UTF-8.
+    file: the file to write or to replace; its folder must exist.
+    content: content of the file; text is written in UTF-8.
 
   Raises:
-    OSError: If the content cannot be written; the file is then as it was.
+    OSError: if the content cannot be written; the file is then as it was.
   """
   temporary = file.with_name(f".{file.name}.{os.getpid()}")
   try:

@@ -12,9 +12,9 @@ class NamedKernel(NamedTuple):
   """A kernel function that options, tables and figures name.
 
   Attributes:
-    label: What tables and figures call it.
-    kernel: The kernel function with the paper's hyperparameters.
-    learnable: Names of the hyperparameters that an experiment may learn.
+    label: what tables and figures call it.
+    kernel: the kernel function with the paper's hyperparameters.
+    learnable: names of the hyperparameters that an experiment may learn.
   """
 
   label: str
@@ -36,8 +36,8 @@ def kernel(name: KernelName, **hyperparameters: float) -> kernels.Kernel:
   """Returns the kernel function of a name.
 
   Args:
-    name: One of `KERNELS`.
-    **hyperparameters: Values other than the paper's, such as ``degree=5``. Those that the kernel
+    name: one of `KERNELS`.
+    **hyperparameters: values other than the paper's, such as ``degree=5``. Those that the kernel
       function does not have are left out, so that one configuration serves all of them.
   """
   known = KERNELS[name].kernel

@@ -11,8 +11,8 @@ def table(head: Sequence[str], body: Iterable[Sequence[str]]) -> str:
   """Returns a table in Markdown.
 
   Args:
-    head: Headings of the columns.
-    body: Cells, row by row.
+    head: headings of the columns.
+    body: cells, row by row.
   """
   rule = ["---"] * len(head)
   return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, rule, *body))
@@ -22,13 +22,13 @@ class Part:
   """A part of a page that a program makes, between two comments that somebody put there.
 
   Args:
-    file: The page.
-    begin: The comment before the part.
-    end: The comment after it.
-    option: What errors call the file.
+    file: the page.
+    begin: the comment before the part.
+    end: the comment after it.
+    option: name of the option that errors give the file.
 
   Raises:
-    UsageError: If the file cannot be read, or does not have each comment once and in this order.
+    UsageError: if the file cannot be read, or does not have each comment once and in this order.
   """
 
   def __init__(self, file: Path, begin: str, end: str, *, option: str = "--readme"):
@@ -39,10 +39,10 @@ class Part:
     """Puts a text in the place of the part, and leaves the rest of the file as it is.
 
     Args:
-      text: The new part, without the comments.
+      text: the new part, without the comments.
 
     Raises:
-      UsageError: If the comments are no longer there.
+      UsageError: if the comments are no longer there.
     """
     before, after = self._around()
     write_atomically(self.file, f"{before}{self.begin}\n\n{text}\n\n{self.end}{after}")

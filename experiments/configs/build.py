@@ -25,7 +25,7 @@ from experiments.data import (
 )
 from experiments.data.feeds import Feed, MemoryFeed, StreamFeed
 from experiments.engine import optim
-from experiments.engine.parallel import Layout
+from experiments.engine.layout import Layout
 from experiments.engine.step import Learner
 from experiments.engine.trainer import Trainer, to_device
 from kerv_jax import models
@@ -35,16 +35,16 @@ SMALLEST_LENET_IMAGE = 12
 
 
 class Parts(NamedTuple):
-  """What a run is made of.
+  """The parts that a run is made of.
 
   Attributes:
-    trainer: of the network.
-    feed: of the data.
+    trainer: trainer of the network.
+    feed: feed of the data.
     image_shape: (height, width, channels).
     description: a line that says what the data are.
-    schedule: from steps taken to the learning rate.
-    total_steps: of the run.
-    fingerprint: of the data: other data under the same name have another one.
+    schedule: function from the number of steps taken to the learning rate.
+    total_steps: number of steps of the run.
+    fingerprint: digest of the data: other data under the same name have another one.
   """
 
   trainer: Trainer
@@ -60,8 +60,8 @@ def build(config: TrainConfig, layout: Layout) -> Parts:
   """Loads the data and makes the network.
 
   Args:
-    config: of the run.
-    layout: of the run.
+    config: configuration of the run.
+    layout: devices of the run.
 
   Raises:
     UsageError: if an option or the data will not do.
@@ -137,10 +137,10 @@ def build(config: TrainConfig, layout: Layout) -> Parts:
 
 
 def fingerprint(dataset: Dataset | StreamedDataset) -> str:
-  """What tells data apart: of images in memory all of them, of streamed ones their number.
+  """Returns what tells data apart: all images in memory, of streamed ones their number.
 
   Args:
-    dataset: as it is trained on.
+    dataset: data set as it is trained on.
   """
   parts: dict[str, Any] = {"classes": np.asarray(dataset.num_classes)}
   for name in ("train", "test"):
@@ -152,10 +152,10 @@ def fingerprint(dataset: Dataset | StreamedDataset) -> str:
 
 
 def load(config: TrainConfig) -> Dataset | StreamedDataset:
-  """The data set, as much of it as is asked for.
+  """Returns the data set, as much of it as is asked for.
 
   Args:
-    config: of the run.
+    config: configuration of the run.
   """
   dataset = data.load(config.data.name, config.data.data_dir, option="--data.name")
   parts = {"train": config.data.train_examples, "test": config.data.test_examples}
@@ -172,11 +172,11 @@ def load(config: TrainConfig) -> Dataset | StreamedDataset:
 
 
 def network(config: ModelConfig, num_classes: int) -> nn.Module:
-  """The network that a configuration names.
+  """Returns the network that a configuration names.
 
   Args:
-    config: of the network.
-    num_classes: outputs of its last layer.
+    config: configuration of the network.
+    num_classes: number of classes, the outputs of the last layer.
   """
   kerv = kervolution(config)
   first, rest = (kerv, kerv if config.layers == "all" else nn.Conv)
@@ -203,10 +203,10 @@ def network(config: ModelConfig, num_classes: int) -> nn.Module:
 
 
 def kervolution(config: ModelConfig) -> Callable[..., nn.Module]:
-  """The class of the kervolutional layers; that of convolutions for the CNN.
+  """Returns the class of the kervolutional layers; of convolutions for the CNN.
 
   Args:
-    config: of the network.
+    config: configuration of the network.
   """
   if config.kernel == "none":
     return nn.Conv

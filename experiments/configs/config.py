@@ -10,7 +10,7 @@ from typing import Any, Literal
 from experiments import UsageError
 from experiments.common.kernels import KERNELS, KernelName
 from experiments.engine.optim import SGDConfig
-from experiments.engine.parallel import ParallelConfig
+from experiments.engine.processes import ParallelConfig
 
 ModelName = Literal[
   "lenet5",
@@ -194,12 +194,12 @@ class TrainConfig:
 
 
 def from_dict(values: Mapping[str, Any], cls: type = TrainConfig, prefix: str = "--") -> Any:
-  """The configuration that `dataclasses.asdict` and JSON made these values of.
+  """Returns the configuration that `dataclasses.asdict` and JSON made these values of.
 
   Args:
-    values: by name, nested.
-    cls: of the configuration.
-    prefix: of the options, in errors.
+    values: values by name, nested.
+    cls: class of the configuration.
+    prefix: prefix of the options, in errors.
 
   Raises:
     UsageError: if a name is unknown or a value has the wrong type.

@@ -24,10 +24,10 @@ class Preset:
   """A named configuration.
 
   Attributes:
-    config: what is run.
-    source: where in the paper it is from.
-    left_open: what the paper does not say, and what was chosen.
-    twin: name of the CNN that differs in the first layer alone; of a CNN, None.
+    config: configuration that is run.
+    source: place in the paper that it is from.
+    left_open: choices that the paper does not name, and what was chosen.
+    twin: name of the CNN that differs in the first layer alone; None for a CNN.
   """
 
   config: TrainConfig
@@ -56,7 +56,7 @@ _CHANNEL = "data normalisation: mean 0 and standard deviation 1 for each colour"
 
 
 def get(name: str) -> Preset:
-  """The preset of a name.
+  """Returns the preset of a name.
 
   Args:
     name: one of `PRESETS`.

@@ -11,7 +11,7 @@ class Augmentation:
   """What is done to training images that are held in memory.
 
   Attributes:
-    flip: mirror every other image, left to right.
+    flip: whether every other image is mirrored, left to right.
     pad: pixels to reflect around an image before a crop of its own size is taken from it at random;
       0 for none. The edge itself is not repeated.
   """
@@ -26,11 +26,11 @@ def augment(
   """Augments a batch; what happens to an example depends on (key, step, id) and nothing else.
 
   Args:
-    augmentation: what to do.
+    augmentation: changes to make.
     images: (batch, height, width, channels), of any type.
-    key: of the run, see `jax.random.key`.
-    step: of the run, from 0.
-    ids: of the examples in the training set, integers, (batch,).
+    key: key of the run, see `jax.random.key`.
+    step: step of the run, from 0.
+    ids: places of the examples in the training set, integers, (batch,).
 
   Returns:
     The images, of the same shape and type: not the same place in the batch, nor the other examples

@@ -16,11 +16,11 @@ class Batch(NamedTuple):
   """One process's rows of a batch.
 
   Attributes:
-    images: Images, uint8, (rows, height, width, channels) to train on, and (rows, crops, height,
+    images: images, uint8, (rows, height, width, channels) to train on, and (rows, crops, height,
       width, channels) to evaluate on.
-    labels: Classes, int32, (rows,).
-    ids: Places of the examples in their set, int32, (rows,).
-    mask: Bool, (rows,), False where a row is padding and does not count; None if all rows count.
+    labels: classes, int32, (rows,).
+    ids: places of the examples in their set, int32, (rows,).
+    mask: bool, (rows,), False where a row is padding and does not count; None if all rows count.
   """
 
   images: np.ndarray
@@ -33,10 +33,10 @@ class Picks(NamedTuple):
   """A batch as places in a set that every device holds whole.
 
   Attributes:
-    images: Images of the whole set, uint8, (number, height, width, channels).
-    labels: Classes of the whole set, int32, (number,).
-    ids: Places of the examples that are picked, int32, (rows,), the same in every process.
-    mask: Bool, (rows,), False where a row is padding and does not count; None if all rows count.
+    images: images of the whole set, uint8, (number, height, width, channels).
+    labels: classes of the whole set, int32, (number,).
+    ids: places of the examples that are picked, int32, (rows,), the same in every process.
+    mask: bool, (rows,), False where a row is padding and does not count; None if all rows count.
   """
 
   images: jax.Array
@@ -49,8 +49,8 @@ def picks(images: Images, order: Iterable[np.ndarray]) -> Iterator[Picks]:
   """Yields a batch to train on for each row of an order of examples.
 
   Args:
-    images: The set.
-    order: Places in the set, int32, (steps, batch size).
+    images: the set.
+    order: places in the set, int32, (steps, batch size).
   """
   for ids in order:
     yield Picks(*images, ids)
@@ -60,9 +60,9 @@ def each_once(images: Images, batch_size: int = 500, devices: int = 1) -> Iterat
   """Yields batches in which every example of a set counts exactly once.
 
   Args:
-    images: The set.
-    batch_size: Examples in a batch, at most.
-    devices: Number of devices that share a batch; the size of a batch is a multiple of it.
+    images: the set.
+    batch_size: examples in a batch, at most.
+    devices: number of devices that share a batch; the size of a batch is a multiple of it.
   """
   number = len(images[1])
   size = max(min(batch_size, number) // devices, 1) * devices

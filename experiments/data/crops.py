@@ -12,16 +12,16 @@ ASPECT = (3 / 4, 4 / 3)
 
 
 def random_crop(image: Image.Image, size: int, rng: np.random.Generator) -> Image.Image:
-  """A random piece, resized to a square, and every other time mirrored.
+  """Returns a random piece, resized to a square, and every other time mirrored.
 
   As in torchvision's `RandomResizedCrop` and `RandomHorizontalFlip`: the area uniform, the aspect
   ratio uniform in the logarithm, bilinear with antialiasing; what does not fit is drawn again, and
   after ten times the largest central piece of an allowed ratio is taken.
 
   Args:
-    image: of any size.
+    image: image of any size.
     size: sides of the result in pixels.
-    rng: decides.
+    rng: generator that decides.
 
   Returns:
     The piece.
@@ -32,12 +32,12 @@ def random_crop(image: Image.Image, size: int, rng: np.random.Generator) -> Imag
 
 
 def random_box(width: int, height: int, rng: np.random.Generator) -> tuple[int, int, int, int]:
-  """Where a random piece is, see `random_crop`.
+  """Returns where a random piece is, see `random_crop`.
 
   Args:
-    width: of the image in pixels.
-    height: of the image in pixels.
-    rng: decides.
+    width: width of the image in pixels.
+    height: height of the image in pixels.
+    rng: generator that decides.
 
   Returns:
     Left, top, right and bottom, the latter two exclusive.
@@ -56,13 +56,14 @@ def random_box(width: int, height: int, rng: np.random.Generator) -> tuple[int, 
 
 
 def evaluation_crops(image: Image.Image, size: int, resize: int, crops: int) -> list[Image.Image]:
-  """Pieces to evaluate an image on, as torchvision's `Resize`, `CenterCrop` and `TenCrop`.
+  """Returns the pieces to evaluate an image on, as torchvision's `Resize` and `TenCrop`.
 
   Args:
-    image: of any size.
+    image: image of any size.
     size: sides of each piece in pixels.
     resize: the shorter side of the image in pixels before it is cut, bilinear with antialiasing.
-    crops: 1 for the centre; 10 for the corners and the centre, and the same of the image mirrored.
+    crops: number of pieces: 1 for the centre; 10 for the corners and the centre, and the same of
+      the image mirrored.
 
   Returns:
     The pieces.

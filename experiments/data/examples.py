@@ -10,8 +10,8 @@ class Examples:
   """Labelled images.
 
   Attributes:
-    images: uint8, (number, height, width, channels).
-    labels: int32 from 0, (number,).
+    images: images, uint8, (number, height, width, channels).
+    labels: classes, int32 from 0, (number,).
   """
 
   images: np.ndarray
@@ -32,7 +32,7 @@ class Dataset:
     train: the training set.
     test: the test set; its images have the shape of the training images.
     description: a line that says what it is.
-    num_classes: labels are below it.
+    num_classes: number of classes; labels are below it.
   """
 
   train: Examples

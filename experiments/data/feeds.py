@@ -24,7 +24,7 @@ class Feed(Protocol):
     """Yields the batches to train on, without end.
 
     Args:
-      start: The step of the first of them; a batch depends on its step alone.
+      start: the step of the first of them; a batch depends on its step alone.
     """
     ...
 
@@ -32,11 +32,11 @@ class Feed(Protocol):
     """Yields batches of the test set in which every example counts once.
 
     Args:
-      batch_size: Examples in a batch, at most.
-      crops: Pieces of each image, 1 or 10.
+      batch_size: examples in a batch, at most.
+      crops: pieces of each image, 1 or 10.
 
     Raises:
-      UsageError: If the data have no such pieces.
+      UsageError: if the data have no such pieces.
     """
     ...
 
@@ -45,11 +45,11 @@ class MemoryFeed:
   """The batches of a data set whose images are on the devices.
 
   Args:
-    train: The images and labels to train on.
-    test: The images and labels to test on.
-    batch_size: Examples in a step, at most as many as there are to train on.
-    seed: Seed of the order of examples.
-    devices: Number of devices that share a batch.
+    train: the images and labels to train on.
+    test: the images and labels to test on.
+    batch_size: examples in a step, at most as many as there are to train on.
+    seed: seed of the order of examples.
+    devices: number of devices that share a batch.
   """
 
   def __init__(self, train: Images, test: Images, *, batch_size: int, seed: int, devices: int = 1):
@@ -75,10 +75,10 @@ class StreamFeed:
   """The batches of a data set whose images are read when they are needed.
 
   Args:
-    dataset: The data set.
-    batch_size: Examples in a step, at most as many as there are to train on.
-    seed: Seed of the order of examples and of the pieces of images.
-    devices: Number of devices that share a batch.
+    dataset: the data set.
+    batch_size: examples in a step, at most as many as there are to train on.
+    seed: seed of the order of examples and of the pieces of images.
+    devices: number of devices that share a batch.
   """
 
   def __init__(self, dataset: StreamedDataset, *, batch_size: int, seed: int, devices: int = 1):

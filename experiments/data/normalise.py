@@ -14,8 +14,8 @@ class Normalisation:
   """Takes `mean` from each channel of images in [0, 1], and divides it by `std`.
 
   Attributes:
-    mean: of each channel, or one for all.
-    std: of each channel, or one for all.
+    mean: mean of each channel, or one for all.
+    std: standard deviation of each channel, or one for all.
   """
 
   mean: tuple[float, ...] = (0.0,)
@@ -23,10 +23,10 @@ class Normalisation:
 
   @classmethod
   def by_channel(cls, images: np.ndarray) -> "Normalisation":
-    """To mean 0 and standard deviation 1 on these images.
+    """Returns what brings these images to mean 0 and standard deviation 1, by channel.
 
     Args:
-      images: uint8, (number, height, width, channels), all of the training set.
+      images: images, uint8, (number, height, width, channels), all of the training set.
 
     Returns:
       The normalisation, exact: from integer sums, in float64.
@@ -50,11 +50,11 @@ class Normalisation:
     return cls(mean, std)
 
   def __call__(self, images: jax.Array, dtype: jax.typing.DTypeLike = jnp.float32) -> jax.Array:
-    """Normalises.
+    """Normalises images.
 
     Args:
-      images: uint8, (..., channels).
-      dtype: of the result; the arithmetic is in float32, or in `dtype` where that is wider.
+      images: images, uint8, (..., channels).
+      dtype: type of the result; the arithmetic is in float32, or in `dtype` where that is wider.
 
     Returns:
       The images, of the same shape.

@@ -18,13 +18,13 @@ MAX_CLASSES = 2**20
 
 
 def load_npz(path: str | Path, option: str = "--data-dir") -> Dataset:
-  """A data set in a Keras-style `.npz` file.
+  """Reads a data set in a Keras-style `.npz` file.
 
   Args:
     path: the file, or a folder that holds it as `mnist.npz`. It has the arrays `x_train`,
       `x_test`, uint8 of shape (number, height, width) or (number, height, width, channels), and
       `y_train`, `y_test`, integers of shape (number,) or (number, 1).
-    option: what the errors call the path.
+    option: name that the errors give the path.
 
   Returns:
     The data set, split as in the file.

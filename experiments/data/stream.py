@@ -36,11 +36,11 @@ class StreamedDataset:
     train: the training set.
     test: the test set.
     description: a line that says what it is.
-    num_classes: labels are below it.
-    channels: of an image, 1 or 3.
+    num_classes: number of classes; labels are below it.
+    channels: number of channels of an image, 1 or 3.
     size: sides of the images that a network sees, in pixels.
     resize: the shorter side of an image in pixels before it is cut for evaluation.
-    threads: that decode; None is one for each core.
+    threads: number of threads that decode; None is one for each core.
   """
 
   train: EncodedExamples
@@ -67,17 +67,17 @@ class StreamedDataset:
     process_index: int = 0,
     process_count: int = 1,
   ) -> Iterator[Batch]:
-    """Batches to train on, without end: random pieces, mirrored every other time.
+    """Returns batches to train on, without end: random pieces, mirrored every other time.
 
     The order of examples is that of `epoch_order`, and the piece of an image a function of (seed,
     step, example): a batch depends on nothing but its step and these arguments.
 
     Args:
-      seed: of order and pieces, at least 0.
-      batch_size: of all processes together, at most the number of examples.
+      seed: seed of order and pieces, at least 0.
+      batch_size: size of a batch of all processes together, at most the number of examples.
       start_step: the step of the first batch, from 0.
-      process_index: of this process.
-      process_count: of processes, each of which reads its own rows of every batch.
+      process_index: number of this process.
+      process_count: number of processes, each of which reads its own rows of every batch.
 
     Returns:
       The batches of step `start_step` and those that follow.
@@ -112,13 +112,13 @@ class StreamedDataset:
   def eval_batches(
     self, *, batch_size: int, crops: int = 1, process_index: int = 0, process_count: int = 1
   ) -> Iterator[Batch]:
-    """Batches of the test set, in its order; the last one is padded, and the padding masked.
+    """Returns batches of the test set, in its order; the last one is padded and masked.
 
     Args:
-      batch_size: of all processes together.
-      crops: pieces of every image, see `evaluation_crops`.
-      process_index: of this process.
-      process_count: of processes, each of which reads its own rows of every batch.
+      batch_size: size of a batch of all processes together.
+      crops: number of pieces of every image, see `evaluation_crops`.
+      process_index: number of this process.
+      process_count: number of processes, each of which reads its own rows of every batch.
 
     Returns:
       As many batches for every process, in which each example counts once.

@@ -30,9 +30,9 @@ def run(config: DemoConfig, command: str = "", console: Console | None = None) -
   """Trains every arm, prints the table and writes the files.
 
   Args:
-    config: of the demo.
-    command: that started it, for the record.
-    console: where to print; None is standard output.
+    config: options of the demo.
+    command: command that started it, for the record.
+    console: console to print to; None is standard output.
 
   Returns:
     The runs, in the order of the table.

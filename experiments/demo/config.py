@@ -44,7 +44,7 @@ class DemoConfig:
   """Of initial weights, order of examples and splits, the same for every network."""
 
   def resolved(self) -> "DemoConfig":
-    """With numbers for what is left to the data."""
+    """Returns the options with numbers for what is left to the data."""
     sample = self.data_dir is None
     numbers = {
       "epochs": 8 if sample else 1,

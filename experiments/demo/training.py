@@ -31,7 +31,7 @@ def label(arm: ArmName) -> str:
   """Returns what tables and figures call a network.
 
   Args:
-    arm: Name of the network.
+    arm: name of the network.
   """
   return "CNN" if arm == "cnn" else f"{KERNELS[arm].label} KNN"
 
@@ -48,7 +48,7 @@ class Run:
   filters: np.ndarray
 
   def row(self) -> dict[str, Any]:
-    """Its row in results.json."""
+    """Returns its row in results.json."""
     row: dict[str, Any] = {
       "arm": self.arm,
       "protocol": self.protocol,
@@ -87,8 +87,8 @@ class Comparison:
   """Runs that share data, order of the examples and initial weights.
 
   Args:
-    config: with a number for every default, see `DemoConfig.resolved`.
-    dataset: to train and test on.
+    config: options with a number for every default, see `DemoConfig.resolved`.
+    dataset: data set to train and test on.
 
   Raises:
     UsageError: if the data will not do for the configuration.

@@ -26,14 +26,14 @@ def fit(
   """Trains along an order of examples and evaluates on the way.
 
   Args:
-    trainer: of the model.
-    state: where to start; it cannot be used again.
+    trainer: trainer of the model.
+    state: state to start from; it cannot be used again.
     train: the training set.
     test: the set to evaluate on.
     order: indices into the training set, (steps, batch size).
     eval_every: steps between evaluations, or how to tell those to the next from the curve so far;
       there is one more after the last step.
-    on_progress: called with the number of steps just taken.
+    on_progress: function that is called with the number of steps just taken.
 
   Returns:
     The state at the end and the curve. A run whose loss is no longer finite stops there.
@@ -65,14 +65,15 @@ def fit_together(
   """Trains several runs of a network at once, and evaluates each when it would be by itself.
 
   Args:
-    trainer: of the network.
-    states: where to start, each leaf with an axis of runs in front; they cannot be used again.
+    trainer: trainer of the network.
+    states: states to start from, each leaf with an axis of runs in front; they cannot be used
+      again.
     train: the training set, of which each run can have a part of its own.
     test: the set to evaluate on, likewise.
     orders: indices into the training set, (steps, runs, batch size).
     subsets: indices into the set to evaluate on, (runs, examples).
     eval_every: see `fit`.
-    on_progress: called with the number of steps just taken.
+    on_progress: function that is called with the number of steps just taken.
 
   Returns:
     The states at the end and each run's curve, whose seconds are those of all runs together. A run
@@ -100,14 +101,14 @@ def _follow(
   eval_every: Pause,
   on_progress: Callable[[int], None],
 ) -> list[Curve]:
-  """The curves of runs side by side, each evaluated at marks of its own.
+  """Returns the curves of runs side by side, each evaluated at marks of its own.
 
   Args:
-    number: of runs.
-    steps: of each.
-    advance: takes the steps from one number to another; gives the losses, (steps, runs), and the
-      seconds they took.
-    score: of every run, now.
+    number: number of runs.
+    steps: number of steps of each run.
+    advance: function that takes the steps from one number to another and returns the losses,
+      (steps, runs), and the seconds they took.
+    score: function that scores every run now.
     eval_every: see `fit`.
     on_progress: see `fit`.
   """

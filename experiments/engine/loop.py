@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from experiments.data import Batch, Picks
-from experiments.engine.parallel import Layout
+from experiments.engine.layout import Layout
 from experiments.engine.programs import Programs
 from experiments.engine.step import TrainState
 
@@ -22,14 +22,14 @@ class Loop:
   """Takes a step for each of some batches, or sums up scores of them.
 
   Args:
-    step: A function from a state and a batch to the next state and the loss.
-    score: A function from a state and a batch to sums over the batch.
-    layout: Devices that share a batch.
-    programs: Where compiled functions are kept.
-    name: How several steps are run: "scan" as one `jax.lax.scan`, for picks alone, "python" as a
-      loop over a compiled step. A convolution inside a scan takes three to four times as long on
-      CPU, and a dispatch per step leaves a GPU idle, so None is "python" on CPU and "scan"
-      elsewhere.
+    step: a function from a state and a batch to the next state and the loss.
+    score: a function from a state and a batch to sums over the batch.
+    layout: devices that share a batch.
+    programs: keeper of the compiled functions.
+    name: way in which several steps are run: "scan" as one `jax.lax.scan`, for picks alone,
+      "python" as a loop over a compiled step. A convolution inside a scan takes three to four times
+      as long on CPU, and a dispatch per step leaves a GPU idle, so None is "python" on CPU and
+      "scan" elsewhere.
   """
 
   def __init__(
@@ -50,9 +50,9 @@ class Loop:
     """Takes one step for each batch, as it comes.
 
     Args:
-      state: Where to start; its buffers are reused, so it cannot be used again.
-      batches: The batches; no more of them are taken than steps.
-      stop: Asked after each step of a loop in Python; True ends the loop.
+      state: state to start from; its buffers are reused, so it cannot be used again.
+      batches: the batches; no more of them are taken than steps.
+      stop: function that is asked after each step of a loop in Python; True ends the loop.
 
     Returns:
       The state after the steps, the loss before each of them, and the seconds they took, without
@@ -79,8 +79,8 @@ class Loop:
     """Sums up the scores of batches.
 
     Args:
-      state: The state that has the parameters.
-      batches: The batches, at least one.
+      state: the state that has the parameters.
+      batches: the batches, at least one.
 
     Returns:
       The sum over all batches of what the score gives, in float64.

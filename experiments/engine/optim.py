@@ -46,7 +46,7 @@ class SGDConfig:
     """Raises a UsageError for the first value that is out of range.
 
     Args:
-      option: what the errors call this configuration.
+      option: name that the errors give this configuration.
     """
     ranges = {
       "learning_rate": (0 < self.learning_rate < math.inf, "positive"),
@@ -72,12 +72,12 @@ class SGDConfig:
 
 
 def make_schedule(config: SGDConfig, *, steps_per_epoch: int, total_steps: int) -> optax.Schedule:
-  """The learning rate of each step.
+  """Returns the learning rate of each step, as a function.
 
   Args:
-    config: of the optimizer.
-    steps_per_epoch: at least 1.
-    total_steps: of the run; the cosine ends there.
+    config: configuration of the optimizer.
+    steps_per_epoch: number of steps in an epoch, at least 1.
+    total_steps: number of steps of the run; the cosine ends there.
 
   Returns:
     From the number of steps taken before, to the learning rate.
@@ -111,13 +111,13 @@ def make_schedule(config: SGDConfig, *, steps_per_epoch: int, total_steps: int) 
 def learning_rate_at(
   config: SGDConfig, step: int, *, steps_per_epoch: int, total_steps: int
 ) -> float:
-  """The learning rate of one step.
+  """Returns the learning rate of one step.
 
   Args:
-    config: of the optimizer.
-    step: from 0.
-    steps_per_epoch: at least 1.
-    total_steps: of the run.
+    config: configuration of the optimizer.
+    step: number of the step, from 0.
+    steps_per_epoch: number of steps in an epoch, at least 1.
+    total_steps: number of steps of the run.
 
   Returns:
     The learning rate, as the optimizer has it.
@@ -129,15 +129,15 @@ def learning_rate_at(
 def make_optimizer(
   config: SGDConfig, *, steps_per_epoch: int, total_steps: int
 ) -> optax.GradientTransformation:
-  """SGD as `torch.optim.SGD`, step for step.
+  """Returns SGD as `torch.optim.SGD`, step for step.
 
   With gradient g, parameters p and learning rate r: g is clipped, g += weight_decay * p, the
   buffer b = momentum * b + g, from 0, and p -= r * b, or r * (g + momentum * b) by Nesterov.
 
   Args:
-    config: of the optimizer.
-    steps_per_epoch: at least 1.
-    total_steps: of the run.
+    config: configuration of the optimizer.
+    steps_per_epoch: number of steps in an epoch, at least 1.
+    total_steps: number of steps of the run.
 
   Returns:
     The optimizer.
@@ -156,7 +156,7 @@ def make_optimizer(
 
 
 def weights_only(params: Any) -> Any:
-  """What decays by `decay="weights"`: the parameters called "kernel".
+  """Returns what decays by `decay="weights"`: the parameters called "kernel".
 
   Args:
     params: the parameters of Flax modules.
@@ -168,7 +168,7 @@ def weights_only(params: Any) -> Any:
 
 
 def cross_entropy(logits: jax.Array, labels: jax.Array, smoothing: float = 0.0) -> jax.Array:
-  """Cross entropy of each example, in float32 or wider, as PyTorch's with `label_smoothing`.
+  """Returns the cross entropy of each example, as PyTorch's with `label_smoothing`.
 
   Args:
     logits: class scores, (..., classes).
@@ -176,7 +176,7 @@ def cross_entropy(logits: jax.Array, labels: jax.Array, smoothing: float = 0.0) 
     smoothing: part of the target that is spread evenly over all classes, the right one included.
 
   Returns:
-    The losses, (...).
+    The losses, (...), float32 or wider.
   """
   logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
   if not smoothing:

@@ -11,7 +11,7 @@ class Programs:
   """Functions that are compiled on first use, for arguments of each shape, and kept.
 
   Attributes:
-    compile_seconds: What compiling all of them took.
+    compile_seconds: what compiling all of them took.
   """
 
   def __init__(self):
@@ -24,9 +24,9 @@ class Programs:
     """Returns the compiled function for arguments of these shapes.
 
     Args:
-      function: The function; two of one name are taken for the same.
-      *arguments: Arguments like those it will be called with.
-      **options: Options of `jax.jit`.
+      function: the function; two of one name are taken for the same.
+      *arguments: arguments like those it will be called with.
+      **options: options of `jax.jit`.
     """
     leaves, structure = jax.tree.flatten(arguments)
     key = function.__name__, structure, tuple((leaf.shape, leaf.dtype) for leaf in leaves)

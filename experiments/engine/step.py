@@ -18,8 +18,8 @@ class TrainState(flax.struct.PyTreeNode):
   """All that changes in training, and the seed.
 
   Attributes:
-    step: steps taken.
-    seed: of the run: of the initial parameters and of the augmentation.
+    step: number of steps taken.
+    seed: seed of the run: of the initial parameters and of the augmentation.
     params: the model's parameters.
     batch_stats: running means and variances, {} for a model without them.
     opt_state: the optimizer's state.
@@ -33,12 +33,12 @@ class TrainState(flax.struct.PyTreeNode):
 
 
 class Score(NamedTuple):
-  """Over a set of examples, each counted once.
+  """Means over a set of examples, each of which counts once.
 
   Attributes:
     loss: mean cross entropy, without label smoothing.
-    accuracy: part of them whose class has the highest score.
-    top5: part of them whose class is among the five highest.
+    accuracy: part of the examples whose class has the highest score.
+    top5: part of the examples whose class is among the five highest.
   """
 
   loss: float
@@ -52,12 +52,12 @@ class Learner:
   Args:
     model: a Flax module from images to class scores, called with `train` if it has such an
       argument. Its batch statistics are the collection "batch_stats".
-    optimizer: of the parameters.
-    normalisation: from uint8 images to what the model sees.
-    augmentation: of training images.
-    smoothing: of the labels in training, from 0 to 1.
-    dtype: of the images that the model sees; with float64, which JAX must allow, parameters are
-      float64 too.
+    optimizer: optimizer of the parameters.
+    normalisation: function from uint8 images to what the model sees.
+    augmentation: augmentation of training images.
+    smoothing: smoothing of the labels in training, from 0 to 1.
+    dtype: type of the images that the model sees; with float64, which JAX must allow, parameters
+      are float64 too.
   """
 
   def __init__(
@@ -81,13 +81,13 @@ class Learner:
   def initial_state(
     self, seed: jax.Array, image: jax.Array, learning_rate: jax.Array | None = None
   ) -> TrainState:
-    """The state before the first step.
+    """Returns the state before the first step.
 
     Args:
-      seed: of the run, an integer.
-      image: (1, height, width, channels), of which only the shape matters.
-      learning_rate: of the run, for an optimizer made by `optax.inject_hyperparams`; None leaves
-        it as it is.
+      seed: seed of the run, an integer.
+      image: an image, (1, height, width, channels), of which only the shape matters.
+      learning_rate: learning rate of the run, for an optimizer made by `optax.inject_hyperparams`;
+        None leaves it as it is.
     """
     options: dict[str, Any] = {"train": False} if self._takes_train else {}
     variables = self.model.init(jax.random.key(seed), image, **options)
@@ -107,13 +107,13 @@ class Learner:
   def step(
     self, state: TrainState, images: jax.Array, labels: jax.Array, ids: jax.Array
   ) -> tuple[TrainState, jax.Array]:
-    """One step of the optimizer.
+    """Takes one step of the optimizer.
 
     Args:
-      state: before it.
-      images: uint8, (batch, height, width, channels).
-      labels: integers, (batch,).
-      ids: of the examples, which decide their augmentation, integers, (batch,).
+      state: state before the step.
+      images: images, uint8, (batch, height, width, channels).
+      labels: classes, integers, (batch,).
+      ids: places of the examples in their set, which decide their augmentation, integers, (batch,).
 
     Returns:
       The state after the step and the mean loss before it.
@@ -135,14 +135,14 @@ class Learner:
   def score(
     self, state: TrainState, images: jax.Array, labels: jax.Array, mask: jax.Array
   ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Sums over the examples that the mask keeps.
+    """Returns sums over the examples that the mask keeps.
 
     Args:
-      state: whose parameters are scored.
-      images: uint8, (batch, height, width, channels), or (batch, crops, height, width, channels):
-        the prediction is then the mean of the crops' probabilities.
-      labels: integers, (batch,).
-      mask: bool, (batch,).
+      state: state whose parameters are scored.
+      images: images, uint8, (batch, height, width, channels), or (batch, crops, height, width,
+        channels): the prediction is then the mean of the crops' probabilities.
+      labels: classes, integers, (batch,).
+      mask: whether an example counts, bool, (batch,).
 
     Returns:
       Sums of the loss, of hits, and of hits among the five highest. Where the loss is not finite,

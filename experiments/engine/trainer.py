@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.data import Batch, Examples, Images, Picks
+from experiments.engine.layout import Layout
 from experiments.engine.loop import Batches, Loop, LoopName
-from experiments.engine.parallel import Layout
 from experiments.engine.programs import Programs
 from experiments.engine.step import Learner, Score, TrainState
 
@@ -19,8 +19,8 @@ def to_device(examples: Examples, layout: Layout | None = None) -> Images:
   """Puts examples on the devices, whole on each, where the steps pick their batches.
 
   Args:
-    examples: The examples, the same in every process.
-    layout: The devices; None is one.
+    examples: the examples, the same in every process.
+    layout: the devices; None is one.
   """
   if layout is None or layout.size == 1:
     return jax.device_put((examples.images, examples.labels))
@@ -34,9 +34,9 @@ class Trainer:
   """Trains and evaluates one model; runs that differ in seed or learning rate share its programs.
 
   Args:
-    learner: The pure functions of the model.
-    layout: The devices; None is one.
-    loop: How several steps are run, see `Loop`.
+    learner: the pure functions of the model.
+    layout: the devices; None is one.
+    loop: way in which several steps are run, see `Loop`.
   """
 
   def __init__(
@@ -58,9 +58,9 @@ class Trainer:
     """Returns the state before the first step, on the devices.
 
     Args:
-      seed: Seed of the run, from 0.
-      image_shape: Height, width and channels of an image.
-      learning_rate: Learning rate of the run, see `Learner.initial_state`.
+      seed: seed of the run, from 0.
+      image_shape: height, width and channels of an image.
+      learning_rate: learning rate of the run, see `Learner.initial_state`.
     """
     rate = None if learning_rate is None else np.float32(learning_rate)
     arguments = np.uint32(seed), np.zeros((1, *image_shape), self.learner.dtype), rate
@@ -78,8 +78,8 @@ class Trainer:
     """Returns shapes and types of the state, without any computation.
 
     Args:
-      image_shape: Height, width and channels of an image.
-      learning_rate: Learning rate of the run, see `Learner.initial_state`.
+      image_shape: height, width and channels of an image.
+      learning_rate: learning rate of the run, see `Learner.initial_state`.
     """
     rate = None if learning_rate is None else np.float32(learning_rate)
     image = jax.ShapeDtypeStruct((1, *image_shape), self.learner.dtype)
@@ -89,11 +89,11 @@ class Trainer:
     """Goes through the model once as in training, by shapes alone.
 
     Args:
-      image_shape: Height, width and channels of an image.
-      batch_size: Examples in a step.
+      image_shape: height, width and channels of an image.
+      batch_size: examples in a step.
 
     Raises:
-      ValueError: If the model cannot be trained on such images.
+      ValueError: if the model cannot be trained on such images.
     """
     state = self.shapes(image_shape)
     images = jax.ShapeDtypeStruct((batch_size, *image_shape), jnp.uint8)
@@ -106,9 +106,9 @@ class Trainer:
     """Takes one step for each batch, see `Loop.steps`.
 
     Args:
-      state: Where to start; its buffers are reused, so it cannot be used again.
-      batches: The batches, as a feed yields them.
-      stop: Asked after each step of a loop in Python; True ends the loop.
+      state: state to start from; its buffers are reused, so it cannot be used again.
+      batches: the batches, as a feed yields them.
+      stop: function that is asked after each step of a loop in Python; True ends the loop.
 
     Returns:
       The state after the steps, the loss before each of them, and the seconds they took.
@@ -119,8 +119,8 @@ class Trainer:
     """Scores parameters on batches in which every example counts once.
 
     Args:
-      state: The state that has the parameters.
-      batches: The batches, each with a mask.
+      state: the state that has the parameters.
+      batches: the batches, each with a mask.
     """
     *sums, number = self.loop.sums(state, batches)
     return Score(*(float(total / number) for total in sums))
@@ -129,7 +129,7 @@ class Trainer:
     """Returns whether parameters and batch statistics are all finite.
 
     Args:
-      state: The state that has them.
+      state: the state that has them.
     """
 
     def finite(state: TrainState) -> jax.Array:
@@ -142,8 +142,8 @@ class Trainer:
     """Takes a step on a batch, see `Learner.step`; a pure function.
 
     Args:
-      state: The state before the step.
-      batch: The batch, on the devices.
+      state: the state before the step.
+      batch: the batch, on the devices.
     """
     return self.learner.step(state, *self._rows(batch), jnp.asarray(batch.ids))
 
@@ -151,8 +151,8 @@ class Trainer:
     """Sums up scores over a batch, see `Learner.score`; a pure function.
 
     Args:
-      state: The state that has the parameters.
-      batch: The batch, on the devices, with its mask.
+      state: the state that has the parameters.
+      batch: the batch, on the devices, with its mask.
 
     Returns:
       The sums, and the number of examples that count.

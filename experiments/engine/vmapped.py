@@ -20,8 +20,8 @@ class VmappedTrainer:
   state has an axis of runs in front of every leaf, and so have the places that a batch picks.
 
   Args:
-    learner: The pure functions of the model.
-    loop: How several steps are run, see `Loop`.
+    learner: the pure functions of the model.
+    loop: way in which several steps are run, see `Loop`.
   """
 
   def __init__(self, learner: Learner, *, loop: LoopName | None = None):
@@ -46,9 +46,9 @@ class VmappedTrainer:
     """Returns the states before the first step, on the device.
 
     Args:
-      seeds: Seeds of the runs, each from 0.
-      image_shape: Height, width and channels of an image.
-      learning_rates: Learning rates of the runs, see `Learner.initial_state`.
+      seeds: seeds of the runs, each from 0.
+      image_shape: height, width and channels of an image.
+      learning_rates: learning rates of the runs, see `Learner.initial_state`.
     """
     states = [  # one by one, since another program might round otherwise
       self.one.init(seed, image_shape, rate)
@@ -60,8 +60,8 @@ class VmappedTrainer:
     """Takes one step of every run for each batch, see `Loop.steps`.
 
     Args:
-      states: Where to start; their buffers are reused, so they cannot be used again.
-      batches: Picks of each run, with places of shape (runs, batch size).
+      states: states to start from; their buffers are reused, so they cannot be used again.
+      batches: picks of each run, with places of shape (runs, batch size).
 
     Returns:
       The states after the steps, the losses before each of them, (steps, runs), and the seconds
@@ -75,10 +75,10 @@ class VmappedTrainer:
     """Scores each run on examples of its own.
 
     Args:
-      states: The states that have the parameters.
-      images: The set that the examples are in.
-      subsets: Places in the set, (runs, examples).
-      batch_size: Examples of each run at a time, at most.
+      states: the states that have the parameters.
+      images: the set that the examples are in.
+      subsets: places in the set, (runs, examples).
+      batch_size: examples of each run at a time, at most.
     """
     number = subsets.shape[1]
     batches = (

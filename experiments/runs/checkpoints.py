@@ -1,56 +1,43 @@
-"""Checkpoints that can be trusted; the only module that knows Orbax.
+"""Checkpoints that can be trusted.
 
 A checkpoint is the whole state as plain arrays, whatever the devices, and a record: what else the
-run needs to go on. Orbax writes it in the background, into a temporary folder that gets its name
-when it is complete, so that a checkpoint exists entirely or not at all. It keeps no checksum of
-array data: the record holds a SHA-256 over all of it, and beside the checkpoint lies one for each
-file, to say which of them is damaged.
+run needs to go on. The record holds a SHA-256 over all of it, and beside the checkpoint lies one
+for each file, to say which of them is damaged.
 """
 
-import errno
-import json
-import os
 import shutil
-import sys
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import absl.logging
 import jax
 import numpy as np
-import orbax.checkpoint as ocp
 
 from experiments import UsageError
-from experiments.common.digests import digest, leaf_name
-from experiments.engine.parallel import Layout, LostError, is_main
+from experiments.engine.layout import Layout
+from experiments.engine.processes import LostError, is_main
+from experiments.runs.record import DamagedError, check_state, pack, unpack
 from experiments.runs.seals import Seals
+from experiments.runs.store import Store, discard_unfinished, one_line, system_error
 
 CHECKPOINTS = "checkpoints"
 DIGESTS = "digests"
 DAMAGED = "damaged"
 """Folders in that of a run."""
 
-_PATIENCE = 10.0  # seconds for what is being written by a save that has failed
-
 
 class SaveError(OSError):
   """A checkpoint could not be written; those before it are as they were."""
-
-
-class DamagedError(ValueError):
-  """There are checkpoints, and none of them can be used."""
 
 
 class Restored(NamedTuple):
   """A checkpoint that has been read and checked.
 
   Attributes:
-    step: steps taken before it.
-    state: of NumPy arrays.
-    record: what was saved with it.
-    faults: of each newer checkpoint, the file that is damaged and how.
+    step: number of steps taken before it.
+    state: tree of NumPy arrays.
+    record: record that was saved with it.
+    faults: for each newer checkpoint, the file that is damaged and how.
   """
 
   step: int
@@ -63,9 +50,10 @@ class Checkpoints:
   """The checkpoints of one run; every process of it makes one, on a file system that all share.
 
   Args:
-    folder: of the run.
-    layout: of the run.
-    keep: how many of the newest to keep, at least 2: one may be damaged; and the best one.
+    folder: folder of the run.
+    layout: devices of the run.
+    keep: number of the newest checkpoints to keep beside the best one, at least 2, since one may be
+      damaged.
     asynchronous: whether training goes on while a checkpoint is written.
     read_only: whether nothing may be written or moved.
   """
@@ -79,11 +67,9 @@ class Checkpoints:
     asynchronous: bool = True,
     read_only: bool = False,
   ):
-    _hush()
     self.folder = Path(folder).resolve()
     self.root = self.folder / CHECKPOINTS
     self.layout = layout
-    self.keep = keep
     self.asynchronous = asynchronous
     self.read_only = read_only
     self._seals = Seals(self.root, self.folder / DIGESTS)
@@ -92,23 +78,19 @@ class Checkpoints:
     if not read_only and is_main():
       for name in (CHECKPOINTS, DIGESTS):
         (self.folder / name).mkdir(parents=True, exist_ok=True)
-      self._discard_unfinished()
+      discard_unfinished(self.root)
     layout.barrier("checkpoint folders")
-    self._manager = self._open()
-
-  def _open(self) -> ocp.CheckpointManager:
-    options = ocp.CheckpointManagerOptions(
-      preservation_policy=_Keep(self),
-      enable_async_checkpointing=self.asynchronous and not self.read_only,
-      read_only=self.read_only,
-      create=False,
+    self._store = Store(
+      self.root,
+      lambda steps: {*steps[-keep:], self.best_of(steps)},
+      asynchronous=asynchronous,
+      read_only=read_only,
     )
-    return ocp.CheckpointManager(self.root, options=options)
 
   @property
   def steps(self) -> list[int]:
     """Steps that have a complete checkpoint, ascending."""
-    return sorted(self._manager.all_steps())
+    return self._store.steps
 
   @property
   def best_step(self) -> int | None:
@@ -119,7 +101,7 @@ class Checkpoints:
     return self.best_of(self.steps)
 
   def best_of(self, steps: Sequence[int]) -> int | None:
-    """The step with the highest score of these, the newest of equals; None if none has one."""
+    """Returns the step with the highest score of these, the newest of equals, or None."""
     scored = [step for step in steps if step in self._scores]
     return max(scored, key=lambda step: (self._scores[step], step), default=None)
 
@@ -127,10 +109,10 @@ class Checkpoints:
     """Writes a checkpoint, in the background; waits for the one before it.
 
     Args:
-      step: steps taken.
+      step: number of steps taken.
       state: arrays on the devices, copied before this returns.
-      record: what else is needed to go on, of JSON's types.
-      score: how good it is, higher is better; None if that is not known.
+      record: facts beside the state that are needed to go on, of JSON's types.
+      score: measure of how good it is, higher is better; None if that is not known.
 
     Raises:
       SaveError: if this one, or the one before, cannot be written.
@@ -140,18 +122,9 @@ class Checkpoints:
     if score is not None:
       self._scores[step] = score
     arrays = self.layout.get_tree(state)
-    text = json.dumps(
-      {"run": record, "scores": sorted(self._scores.items()), "leaves": _leaves(arrays)}
-    )
-    item = {"record": text, "record_sha256": digest({}, text), "state_sha256": digest(arrays)}
+    item = pack(arrays, record, self._scores)
     self._seals.remove(str(step))
-    args = ocp.args.Composite(state=ocp.args.StandardSave(arrays), record=ocp.args.JsonSave(item))
-
-    def write() -> None:
-      if not self._manager.save(step, args=args, force=True):
-        raise ValueError(f"a checkpoint must be newer than those of {self.steps}")
-
-    self._try(write, step)
+    self._try(lambda: self._store.save(step, arrays, item), step)
     self._unsealed = step
     if not self.asynchronous:
       self.wait()
@@ -162,7 +135,7 @@ class Checkpoints:
     Raises:
       SaveError: if it failed.
     """
-    if self._unsealed is not None and not self._manager.is_saving_in_progress():
+    if self._unsealed is not None and not self._store.busy:
       self.wait()
 
   def wait(self) -> None:
@@ -175,7 +148,7 @@ class Checkpoints:
     if step is None:
       return
     self._unsealed = None
-    self._try(self._manager.wait_until_finished, step)
+    self._try(self._store.wait, step)
     if is_main():
       self._try(lambda: self._seals.write(str(step)), step)
 
@@ -188,7 +161,7 @@ class Checkpoints:
     try:
       self.wait()
     finally:
-      self._manager.close()
+      self._store.close()
 
   def restore(self, shapes: Any, step: int | None = None) -> Restored | None:
     """Reads the newest checkpoint that is undamaged.
@@ -196,8 +169,8 @@ class Checkpoints:
     Newer ones that are damaged are moved to the folder "damaged", unless this is read-only.
 
     Args:
-      shapes: of the state: a tree of `jax.ShapeDtypeStruct`.
-      step: of the checkpoint to read; None is the newest.
+      shapes: shapes of the state, a tree of `jax.ShapeDtypeStruct`.
+      step: step of the checkpoint to read; None is the newest.
 
     Returns:
       The checkpoint, or None if there never was one.
@@ -219,7 +192,7 @@ class Checkpoints:
       except UsageError:
         raise
       except Exception as error:  # of many types, as Orbax meets the damage
-        faults.append(f"{self.root / str(candidate)}: {_one_line(error)}")
+        faults.append(f"{self.root / str(candidate)}: {one_line(error)}")
         continue
       self.set_aside(steps[: len(faults)])
       self._scores = {int(step): score for step, score in record["scores"]}
@@ -233,30 +206,17 @@ class Checkpoints:
 
   def _read(self, step: int, target: Any) -> tuple[Any, dict[str, Any]]:
     """The arrays and the record, checked against their digest."""
-    item = self._manager.restore(step, args=ocp.args.Composite(record=ocp.args.JsonRestore()))
-    text, item = item["record"]["record"], item["record"]
-    if digest({}, text) != item["record_sha256"]:
-      raise DamagedError(f"{step}/record/ does not have the SHA-256 it was saved with")
-    record = json.loads(text)
-    saved, wanted = record["leaves"], _leaves(target)
-    if saved != wanted:
-      names = sorted(saved.keys() | wanted.keys(), key=lambda name: (name not in wanted, name))
-      name = next(name for name in names if saved.get(name) != wanted.get(name))
-      raise UsageError(
-        f"the checkpoint {self.root / str(step)} is of another network: {name} was "
-        f"{saved.get(name)}, now {wanted.get(name)}"
-      )
-    args = ocp.args.Composite(state=ocp.args.StandardRestore(target))
-    state = self._manager.restore(step, args=args)["state"]
-    if digest(state) != item["state_sha256"]:
-      raise DamagedError(f"{step}/state/ does not have the SHA-256 it was saved with")
+    item, folder = self._store.record(step), self.root / str(step)
+    record = unpack(item, target, folder)
+    state = self._store.arrays(step, target)
+    check_state(item, state, folder)
     return state, record
 
   def set_aside(self, steps: Sequence[int]) -> None:
     """Moves checkpoints to the folder "damaged": Orbax saves nothing before its newest step.
 
     Args:
-      steps: of the checkpoints.
+      steps: steps of the checkpoints.
     """
     if not steps or self.read_only:
       return
@@ -269,8 +229,7 @@ class Checkpoints:
         (self.root / str(step)).rename(place)
         self._seals.remove(str(step))
     self.layout.barrier("damaged checkpoints are away")
-    self._manager.close()
-    self._manager = self._open()
+    self._store.reopen()
 
   def _try(self, action: Callable[[], Any], step: int) -> None:
     """Runs an action of saving; its failure is a SaveError."""
@@ -278,86 +237,14 @@ class Checkpoints:
       action()
     except Exception as error:  # of many types, as Orbax meets the failure
       self._unsealed = None
-      if self.layout.processes > 1 and _system_error(error) is None:
+      if self.layout.processes > 1 and system_error(error) is None:
         raise LostError(" ".join(str(error).split())) from error
-      self._discard_unfinished()
+      if is_main():
+        discard_unfinished(self.root)
       complete = [path.name for path in self.root.iterdir() if path.name.isdecimal()]
       kept = ", ".join(sorted(complete, key=int)) or "none"
-      cause = _system_error(error) or _one_line(error)
+      cause = system_error(error) or one_line(error)
       raise SaveError(
         f"cannot write the checkpoint of step {step} to {self.root}: {cause}; "
         f"complete checkpoints, as they were: {kept}"
       ) from error
-
-  def _discard_unfinished(self) -> None:
-    """Removes what a save has left that was killed, or failed."""
-    deadline = time.monotonic() + _PATIENCE
-    while is_main() and (left := list(self.root.glob("*.orbax-checkpoint-tmp*"))):
-      for path in left:
-        shutil.rmtree(path, ignore_errors=True)
-      if time.monotonic() > deadline:
-        break
-      time.sleep(0.2)  # of a save that failed, arrays may be on their way still, with their folders
-
-
-def _leaves(tree: Any) -> dict[str, str]:
-  """Types and shapes by the names of arrays."""
-  leaves = jax.tree_util.tree_leaves_with_path(tree)
-  return {leaf_name(path): f"{leaf.dtype}{list(leaf.shape)}" for path, leaf in leaves}
-
-
-class _Keep(ocp.checkpoint_managers.PreservationPolicy):
-  """Keeps the newest checkpoints and the best one."""
-
-  def __init__(self, checkpoints: Checkpoints):
-    self.checkpoints = checkpoints
-
-  def should_preserve(
-    self,
-    checkpoints: Sequence[ocp.checkpoint_managers.PolicyCheckpointInfo],
-    *,
-    context: ocp.checkpoint_managers.PreservationContext,
-  ) -> Sequence[bool]:
-    """Whether each of them is kept, oldest first."""
-    steps = [checkpoint.step for checkpoint in checkpoints]
-    kept = {*steps[-self.checkpoints.keep :], self.checkpoints.best_of(steps)}
-    return [step in kept for step in steps]
-
-
-def _hush() -> None:
-  """Keeps Orbax from writing to standard error what is raised, and told, here."""
-  absl.logging.set_verbosity(absl.logging.FATAL)
-  if not isinstance(sys.unraisablehook, _Unraisable):
-    sys.unraisablehook = _Unraisable(sys.unraisablehook)
-
-
-class _Unraisable:
-  """A hook that leaves out what a failing save says on the side.
-
-  It closes its event loop before its other writes have ended, which cannot raise anything then.
-  """
-
-  def __init__(self, before: Callable[[Any], object]):
-    self.before = before
-
-  def __call__(self, args: Any) -> None:
-    if str(args.exc_value) != "Event loop is closed":
-      self.before(args)
-
-
-def _one_line(error: Exception) -> str:
-  """The message in a line, shortened."""
-  text = " ".join(f"{type(error).__name__}: {error}".split())
-  text = text.removeprefix("DamagedError: ")
-  return text if len(text) <= 300 else text[:297] + "..."
-
-
-def _system_error(error: BaseException) -> str | None:
-  """What the operating system said; None if the error does not tell."""
-  cause: BaseException | None = error
-  while cause is not None:
-    if isinstance(cause, OSError) and cause.errno is not None:
-      return os.strerror(cause.errno)
-    cause = cause.__cause__ or cause.__context__
-  numbers = errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EROFS, errno.EIO
-  return next((os.strerror(n) for n in numbers if os.strerror(n) in str(error)), None)

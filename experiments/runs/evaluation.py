@@ -7,9 +7,11 @@ from typing import Any, Literal
 from experiments import UsageError
 from experiments.configs.build import Parts, build
 from experiments.configs.config import TrainConfig, from_dict
-from experiments.engine.parallel import Layout, ParallelConfig, connect
-from experiments.runs.checkpoints import Checkpoints, DamagedError, Restored
+from experiments.engine.layout import Layout
+from experiments.engine.processes import ParallelConfig, connect
+from experiments.runs.checkpoints import Checkpoints, Restored
 from experiments.runs.folder import read_config
+from experiments.runs.record import DamagedError
 
 
 def evaluate(
@@ -24,8 +26,8 @@ def evaluate(
   """Scores a checkpoint of a run on its test set; nothing is written.
 
   Args:
-    folder: of the run.
-    checkpoint: the newest, the best, or that of a step.
+    folder: folder of the run.
+    checkpoint: checkpoint to score: the newest, the best, or that of a step.
     crops: pieces of each image, 1 or 10.
     batch_size: examples at a time, at most; None is the run's.
     data_dir: folder of prepared TensorFlow Datasets; None is the run's.

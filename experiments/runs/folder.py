@@ -26,7 +26,7 @@ class Folder:
   as the file system has locks.
 
   Args:
-    path: made if it is not there.
+    path: path of the folder, which is made if it is not there.
 
   Raises:
     UsageError: if it cannot be written to, or another run is live in it.
@@ -81,7 +81,7 @@ class Folder:
     """Checks a configuration against that of the run that is here; nothing is written.
 
     Args:
-      config: nested, of JSON's types.
+      config: configuration, nested, of JSON's types.
       ignored: parts, and names with dots, that decide no result.
       accept: whether a difference is accepted.
 
@@ -107,7 +107,7 @@ class Folder:
     """Makes a configuration that of the run.
 
     Args:
-      config: nested, of JSON's types.
+      config: configuration, nested, of JSON's types.
     """
     write_atomically(self.path / CONFIG, json.dumps(config, indent=2) + "\n")
 
@@ -115,8 +115,8 @@ class Folder:
     """Adds to the manifest what is run now, with what, and on what.
 
     Args:
-      command: that was given.
-      **facts: more, of JSON's types.
+      command: command that was given.
+      **facts: more facts, of JSON's types.
     """
     file = self.path / MANIFEST
     launches = _launches(file) or []
@@ -146,10 +146,10 @@ def _launches(manifest: Path) -> list[Any] | None:
 
 
 def read_config(path: str | Path) -> dict[str, Any]:
-  """The configuration of the run in a folder.
+  """Returns the configuration of the run in a folder.
 
   Args:
-    path: of the folder.
+    path: path of the folder.
 
   Raises:
     UsageError: if there is none, or it cannot be read.

@@ -21,8 +21,8 @@ class Metrics:
   up to it, so that a run that goes on from it has each row once.
 
   Args:
-    folder: of the run; None writes nothing.
-    rows: of metrics so far.
+    folder: folder of the run; None writes nothing.
+    rows: rows of metrics so far.
     timing: rows of timing so far.
     tensorboard: whether to write TensorBoard's files as well.
   """
@@ -58,8 +58,8 @@ class Metrics:
     """Adds a row to each of the files.
 
     Args:
-      row: with "step"; what is not finite becomes null.
-      timing: with "step".
+      row: row of metrics, with "step"; what is not finite becomes null.
+      timing: row of timing, with "step".
     """
     row = {
       name: value if value is None or math.isfinite(value) else None for name, value in row.items()
@@ -81,10 +81,10 @@ class Metrics:
       self._board.flush()
 
   def reaches(self, accuracy: float) -> tuple[int, float] | None:
-    """Steps, and seconds of training alone, to the first evaluation with a test accuracy.
+    """Returns when a test accuracy was reached first, in steps and seconds of training.
 
     Args:
-      accuracy: from 0 to 1.
+      accuracy: accuracy, from 0 to 1.
 
     Returns:
       Both, as in DAWNBench but without compilation, evaluation and saving; None if it is not
@@ -94,6 +94,33 @@ class Metrics:
       if (row["test_accuracy"] or 0.0) >= accuracy:
         return int(row["step"] or 0), float(timing["train_seconds"] or 0.0)
     return None
+
+  def summarise(self, targets: Sequence[float], best_step: int | None) -> list[str]:
+    """Writes summary.json: the last figures, and the time to each accuracy.
+
+    Args:
+      targets: accuracies, from 0 to 1.
+      best_step: step of the best checkpoint.
+
+    Returns:
+      A line about each accuracy, and one about the last.
+    """
+    times: dict[str, Any] = {}
+    lines = []
+    for target in targets:
+      reached = self.reaches(target)
+      steps, seconds = reached or (None, None)
+      times[f"{target:g}"] = {"steps": steps, "train_seconds": seconds}
+      when = "not reached" if reached is None else f"{reached[1]:.1f} s of training, step {steps:,}"
+      lines.append(f"test accuracy {target:g}: {when}")
+    summary = self.rows[-1] | {
+      "train_seconds": self.timing[-1]["train_seconds"],
+      "best_step": best_step,
+      "time_to_accuracy": times,
+    }
+    if self.folder is not None:
+      write_atomically(self.folder / SUMMARY, json.dumps(summary, indent=2) + "\n")
+    return [*lines, f"finished: test accuracy {summary['test_accuracy']:.4f}"]
 
   def close(self) -> None:
     """Completes TensorBoard's files."""

@@ -35,10 +35,10 @@ class Monitor:
   """Tells how far a run is.
 
   Args:
-    console: where to; None says nothing, as in all processes but the first.
-    total: steps of the run.
-    done: steps taken before.
-    batch_size: examples in a step.
+    console: console to print to; None says nothing, as in all processes but the first.
+    total: number of steps of the run.
+    done: number of steps taken before.
+    batch_size: number of examples in a step.
   """
 
   def __init__(self, console: Console | None, *, total: int, done: int, batch_size: int):
@@ -63,9 +63,9 @@ class Monitor:
     """Counts steps.
 
     Args:
-      steps: just taken.
+      steps: number of steps just taken.
       epoch: passes over the training set so far.
-      loss: their mean loss.
+      loss: mean loss of these steps.
     """
     self._done += steps
     if self._bar is not None:

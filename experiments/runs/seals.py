@@ -10,8 +10,8 @@ class Seals:
   """A SHA-256 for each file of a folder, in the format of `sha256sum`, to find the damaged one.
 
   Args:
-    root: that has the folders.
-    folder: for the seals.
+    root: folder that has the folders to seal.
+    folder: folder for the seals.
   """
 
   def __init__(self, root: Path, folder: Path):
@@ -21,7 +21,7 @@ class Seals:
     """Seals a folder, and drops the seals of those that are no longer there.
 
     Args:
-      name: of the folder.
+      name: name of the folder.
     """
     files = sorted(path for path in (self.root / name).rglob("*") if path.is_file())
     lines = [f"{file_digest(path)}  {path.relative_to(self.root)}\n" for path in files]
@@ -31,10 +31,10 @@ class Seals:
         seal.unlink()
 
   def fault(self, name: str) -> str | None:
-    """The first file of a folder that is not as it was, and how; None if none is.
+    """Returns the first file of a folder that is not as it was, and how; None if all are.
 
     Args:
-      name: of the folder; one without a seal has no fault that is known.
+      name: name of the folder; one without a seal has no fault that is known.
     """
     seal = self._file(name)
     if not seal.is_file():
@@ -56,7 +56,7 @@ class Seals:
     """Forgets the seal of a folder, if there is one.
 
     Args:
-      name: of the folder.
+      name: name of the folder.
     """
     self._file(name).unlink(missing_ok=True)
 

@@ -17,7 +17,7 @@ class StopSignals:
     self._before: dict[signal.Signals, Any] = {}
 
   def __call__(self) -> bool:
-    """Whether there was a request."""
+    """Returns whether there was a request."""
     return self.received is not None
 
   def __enter__(self) -> "StopSignals":

@@ -22,7 +22,8 @@ pytest.importorskip("tyro", reason="needs the extra 'experiments'")
 from rich.console import Console
 
 from experiments import UsageError
-from experiments.engine.parallel import Layout, ParallelConfig
+from experiments.engine.layout import Layout
+from experiments.engine.processes import ParallelConfig
 from experiments.runs import run
 from experiments.runs.checkpoints import Checkpoints
 from tests import runs
@@ -250,7 +251,8 @@ IN_EIGHT = """
 import sys
 import jax, numpy as np
 from experiments import UsageError
-from experiments.engine.parallel import Layout, ParallelConfig
+from experiments.engine.layout import Layout
+from experiments.engine.processes import ParallelConfig
 from experiments.runs.checkpoints import Checkpoints
 from pathlib import Path
 from tests.experiments.runs.test_checkpoints import SHAPES, assert_is, make_state

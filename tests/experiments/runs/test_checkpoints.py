@@ -20,9 +20,10 @@ pytest.importorskip("orbax.checkpoint", reason="needs the extra 'experiments'")
 from experiments import UsageError
 from experiments.common import digests as module
 from experiments.common.files import write_atomically
-from experiments.engine.parallel import Layout
+from experiments.engine.layout import Layout
 from experiments.engine.step import TrainState
-from experiments.runs.checkpoints import Checkpoints, DamagedError, SaveError
+from experiments.runs.checkpoints import Checkpoints, SaveError
+from experiments.runs.record import DamagedError
 from tests.runs import ROOT
 
 

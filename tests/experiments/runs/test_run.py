@@ -26,8 +26,11 @@ from experiments.configs import build
 from experiments.configs.config import RunConfig
 from experiments.data import StreamedDataset
 from experiments.runs import run
-from experiments.runs.checkpoints import DamagedError, SaveError
+from experiments.runs.checkpoints import SaveError
+from experiments.runs.ends import Diverged
 from experiments.runs.folder import Folder
+from experiments.runs.metrics import Metrics
+from experiments.runs.record import DamagedError
 from tests import runs
 
 BUILD, PARTS = run.build, {}
@@ -172,7 +175,7 @@ def test_new_configuration_that_is_no_good_costs_no_checkpoint(data, tmp_path):
     moved(config, tmp_path, accept_changes=True),
     model=dataclasses.replace(config.model, kernel="polynomial", degree=999),
   )
-  with pytest.raises(run.Diverged, match=r"at step 7, .*kept: the checkpoint of step 7\. What"):
+  with pytest.raises(Diverged, match=r"at step 7, .*kept: the checkpoint of step 7\. What"):
     train(wild)
   assert train(moved(config, tmp_path, accept_changes=True))[0].status == "finished"
 
@@ -499,7 +502,7 @@ def test_diverging_run_stops_and_keeps_what_was_good(data, tmp_path):
     optim=dataclasses.replace(config.optim, learning_rate=1e30),
   )
   with pytest.raises(
-    run.Diverged,
+    Diverged,
     match=r"diverged at step \d+, learning rate 5e\+29: .*kept: the checkpoint of step 7\. What "
     r"helps: a lower `--optim.learning-rate`; a warm-up.*fewer kervolutions.*smaller "
     r"`--model.balance`",
@@ -528,6 +531,6 @@ def test_other_file_that_cannot_be_written(data, tmp_path, monkeypatch):
   def add(*_):
     raise OSError(28, "No space left on device")
 
-  monkeypatch.setattr(run.Metrics, "add", add)
+  monkeypatch.setattr(Metrics, "add", add)
   with pytest.raises(SaveError, match=r"cannot go on in .*No space left on device"):
     train(runs.config(data, tmp_path))

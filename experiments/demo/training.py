@@ -13,6 +13,7 @@ from rich.progress import Progress
 from experiments import UsageError, data
 from experiments.common.curve import Curve
 from experiments.common.kernels import KERNELS
+from experiments.configs.build import SMALLEST_LENET_IMAGE
 from experiments.demo.config import ArmName, DemoConfig
 from experiments.engine.fit import fit
 from experiments.engine.step import Learner, Score
@@ -24,7 +25,6 @@ Protocol = Literal["paper", "tuned"]
 PAPER_LEARNING_RATE = 0.003
 TARGETS = (0.90, 0.95)
 VALIDATION_FRACTION = 0.1
-SMALLEST_IMAGE = 12  # of LeNet-5
 
 
 def label(arm: ArmName) -> str:
@@ -109,10 +109,10 @@ class Comparison:
         f"{config.batch_size}"
       )
     height, width, _ = self.image_shape = train.images.shape[1:]
-    if min(height, width) < SMALLEST_IMAGE:
+    if min(height, width) < SMALLEST_LENET_IMAGE:
       raise UsageError(
-        f"`--data-dir` must hold images of at least {SMALLEST_IMAGE}x{SMALLEST_IMAGE}, got "
-        f"{height}x{width}"
+        f"`--data-dir` must hold images of at least {SMALLEST_LENET_IMAGE}x{SMALLEST_LENET_IMAGE}, "
+        f"got {height}x{width}"
       )
 
     def order(number: int, steps: int) -> np.ndarray:

@@ -206,6 +206,20 @@ def test_loop_ends_after_the_step_when_asked_to():
   assert state.step == len(losses) == 3
 
 
+def test_loop_that_ends_early_takes_no_batch_too_many():
+  """So a feed need not know how far a run is."""
+  runner, asked = trainer(), iter([False, True])
+  shown = training.to_device(examples())
+  order = data.training_order(40, 8, seed=0, steps=5)
+  whole, wanted, _ = runner.run(runner.init(0, (12, 12, 1)), picks(shown, order))
+  batches = picks(shown, order)
+  state, first, _ = runner.run(runner.init(0, (12, 12, 1)), batches, stop=lambda: next(asked))
+  state, last, _ = runner.run(state, batches)
+  assert len(first) == 2
+  np.testing.assert_array_equal(np.concatenate([first, last]), wanted)
+  jax.tree.map(np.testing.assert_array_equal, state, whole)
+
+
 def test_compilation_is_not_on_the_clock():
   runner, shown = trainer(), training.to_device(examples())
   order = data.training_order(40, 8, seed=0, steps=3)

@@ -109,6 +109,8 @@ def read(text: str, folder: pathlib.Path) -> dict[str, Any]:
     See `compiled`.
   """
   (sequence,) = folder.glob("*.thunk_sequence.txt")
+  for grouped in folder.glob("*.thunk_sequence_after_thunk_passes.txt"):
+    sequence = grouped  # written where steps were gathered into CUDA graphs
   (metadata,) = folder.glob("*.thunk_metadata.txt")
   named = re.findall(r'profile_annotation: "([^"]*)"\s+thunk_id: (\d+)', metadata.read_text())
   names = {int(number): name for name, number in named}
@@ -193,7 +195,7 @@ def launches(steps: Sequence[Step], trips: dict[int, int]) -> int:
 
 
 def host_waits(steps: Sequence[Step], trips: dict[int, int]) -> int:
-  """How often the host waits for the device to tell it how to go on.
+  """How often the host waits for the device to tell it how to go on; never inside a CUDA graph.
 
   Args:
     steps: of the program.
@@ -201,6 +203,8 @@ def host_waits(steps: Sequence[Step], trips: dict[int, int]) -> int:
   """
   total = 0
   for step in steps:
+    if step.kind == "kCommandBuffer":
+      continue
     times = trips.get(step.number, 1)
     inside = [host_waits(part, trips) for part in step.parts.values()]
     total += max(inside, default=0) if step.kind == "kConditional" else times * sum(inside)

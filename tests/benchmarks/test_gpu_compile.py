@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import textwrap
 
 import pytest
 
@@ -54,6 +55,13 @@ def test_a_loop_of_unknown_length_makes_the_host_wait():
   steps = gpu_program.steps_of(SEQUENCE)
   assert gpu_program.host_waits(steps, {13: 36}) == 1  # the conditional
   assert gpu_program.host_waits(steps, {}) == 2
+
+
+def test_in_a_cuda_graph_the_host_waits_for_nothing():
+  inside = "000: kCommandBuffer [source | sink]\n" + textwrap.indent(SEQUENCE, "    ")
+  steps = gpu_program.steps_of(inside)
+  assert gpu_program.host_waits(steps, {13: 36}) == 0
+  assert gpu_program.launches(steps, {13: 36}) == 77
 
 
 def test_a_program_is_read_from_what_the_compiler_leaves(tmp_path):

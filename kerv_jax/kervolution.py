@@ -1,5 +1,6 @@
 """The kervolution operator: a convolution whose inner product is a kernel function."""
 
+import functools
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -8,6 +9,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from kerv_jax._operator import options as _options
+from kerv_jax._operator import sharding
 from kerv_jax._operator.patches import from_patches
 from kerv_jax._operator.shared import from_statistics
 from kerv_jax._operator.statistics import STATISTICS, convolve
@@ -30,6 +32,7 @@ def kerv_general_dilated(
   batch_group_count: int = 1,
   precision: Any = None,
   preferred_element_type: Any = None,
+  out_sharding: Any = None,
   *,
   kernel_fn: Kernel,
   method: Literal["auto", "conv", "patches"] = "auto",
@@ -64,6 +67,9 @@ def kerv_general_dilated(
       products and ``HIGHEST`` for squared distances, which cancel.
     preferred_element_type: None or the dtype of the result.  Statistics and kernel functions are
       computed in float32 or wider whatever the operands' dtype, and rounded once.
+    out_sharding: None, a ``jax.sharding.PartitionSpec`` or a ``NamedSharding``: the sharding of the
+      result on a mesh with explicit axes; needed there, as in ``lax``, where the filters or the
+      input's features are sharded.
     kernel_fn: the kernel function; its hyperparameters are scalars or vectors of shape (O,), those
       inside a ``kernels.Concatenate`` with a value for each feature of their part.
     method: "conv" computes patch statistics through convolutions, "patches" applies the kernel
@@ -108,14 +114,21 @@ def kerv_general_dilated(
     precision,
     preferred_element_type,
   )
+  convolution = functools.partial(
+    convolve, options=options, preferred_element_type=options.preferred_element_type
+  )
   if chosen == "conv" and type(kernel_fn) is Linear:  # the convolution itself, bit for bit
-    return convolve(lhs, rhs, options, preferred_element_type=options.preferred_element_type)
+    return convolution(lhs, rhs, out_sharding=out_sharding)
   require_per_feature(kernel_fn, options.features)
-  lhs, options = _options.fold_batch_groups(lhs, options)
   kernel_fn = jax.tree.map(lambda leaf: jnp.asarray(leaf, options.compute_dtype), kernel_fn)
-  parts = split(kernel_fn, options.features)
-  out = (from_patches if chosen == "patches" else from_statistics)(lhs, rhs, options, parts)
-  return out.astype(options.out_dtype)
+
+  def kervolution(lhs: Array, rhs: Array, kernel_fn: Kernel) -> Array:
+    folded, resolved = _options.fold_batch_groups(lhs, options)
+    parts = split(kernel_fn, options.features)
+    through = from_patches if chosen == "patches" else from_statistics
+    return through(folded, rhs, resolved, parts).astype(options.out_dtype)
+
+  return sharding.apply(kervolution, convolution, out_sharding, lhs, rhs, kernel_fn)
 
 
 def _method(method: str, kernel_fn: Kernel) -> str:

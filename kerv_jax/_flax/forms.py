@@ -1,5 +1,6 @@
 """Other forms of kervolution, for the layers of linen and NNX: over a dilated input, and dense."""
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -8,6 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax.linen.linear import canonicalize_padding
 from jax import Array, lax
+
+from kerv_jax._operator import sharding
 
 _LETTERS = "HWDXYZ"
 
@@ -150,7 +153,7 @@ def dense_product(operator: Operator) -> Callable[..., Array]:
   """The product of a dense layer: an operator whose window is one.
 
   Args:
-    operator: what is done with each row and filter.
+    operator: what is done with each row and filter; a pytree, such as a ``jax.tree_util.Partial``.
 
   Returns:
     A function with the arguments with which the dense layers of Flax call ``lax.dot_general``: of
@@ -163,18 +166,21 @@ def dense_product(operator: Operator) -> Callable[..., Array]:
     dimension_numbers: Any = None,
     precision: Any = None,
     preferred_element_type: Any = None,
+    out_sharding: Any = None,
   ) -> Array:
-    del dimension_numbers  # those of a dense layer
-    batch = inputs.shape[:-1]
-    out = operator(
-      inputs.reshape(math.prod(batch), 1, inputs.shape[-1]),
-      kernel[None],
-      (1,),
-      "VALID",
-      dimension_numbers=("NWC", "WIO", "NWC"),
-      precision=precision,
-      preferred_element_type=preferred_element_type,
-    )
-    return out.reshape(*batch, kernel.shape[-1])
+    def of_one_window(inputs: Array, kernel: Array, operator: Operator) -> Array:
+      out = operator(
+        inputs.reshape(math.prod(inputs.shape[:-1]), 1, inputs.shape[-1]),
+        kernel[None],
+        (1,),
+        "VALID",
+        dimension_numbers=("NWC", "WIO", "NWC"),
+        precision=precision,
+        preferred_element_type=preferred_element_type,
+      )
+      return out.reshape(*inputs.shape[:-1], kernel.shape[-1])
+
+    linear = functools.partial(lax.dot_general, dimension_numbers=dimension_numbers)
+    return sharding.apply(of_one_window, linear, out_sharding, inputs, kernel, operator)
 
   return product

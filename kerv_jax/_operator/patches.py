@@ -8,10 +8,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import Array, lax
+from jax import Array
 
+from kerv_jax._operator.layout import channels_last, from_channels_last
 from kerv_jax._operator.options import Options
-from kerv_jax._operator.statistics import from_channels_last
 from kerv_jax.kernels.base import Kernel
 from kerv_jax.kernels.concatenate import take_features
 
@@ -23,8 +23,7 @@ def from_patches(
 
   Time and memory are those of all patches, and for a kernel that XLA cannot fuse of all pairs of
   patch and filter: this is what the other methods are tested against, and the fallback for
-  functions that are none of patch statistics.  An infinite input makes NaN of every patch in reach
-  of it, as patches are taken by a convolution with zeros and ones.
+  functions that are none of patch statistics.
 
   Args:
     lhs: the input, in the layout of ``options``.
@@ -39,27 +38,13 @@ def from_patches(
   Raises:
     ValueError: if a kernel function does not return a real scalar for a patch and a filter.
   """
-  dnums, groups = options.dimension_numbers, options.feature_group_count
-  lhs, rhs = lhs.astype(options.compute_dtype), rhs.astype(options.compute_dtype)
-  last = len(options.window) + 1
-  patches = lax.conv_general_dilated_patches(
-    lhs,
-    options.window,
-    options.strides,
-    options.padding,
-    options.lhs_dilation,
-    options.rhs_dilation,
-    lax.ConvDimensionNumbers(dnums.lhs_spec, dnums.rhs_spec, (0, last, *range(1, last))),
-    precision=lax.Precision.HIGHEST,  # it moves values: any less would round them
-  )
-  batch, *space = patches.shape[:-1]
-  taps = math.prod(options.window)
-  # Features come channel-major, (channel, tap); a filter's order is (tap, channel).
-  channels = rhs.shape[dnums.rhs_spec[1]]
-  patches = patches.reshape(batch * math.prod(space), groups, channels, taps)
-  patches = jnp.swapaxes(patches, 2, 3).reshape(patches.shape[0], groups, taps * channels)
-  filters = jnp.transpose(rhs, (dnums.rhs_spec[0], *dnums.rhs_spec[2:], dnums.rhs_spec[1]))
-  filters = filters.reshape(groups, options.features // groups, taps * channels)
+  lhs, rhs, geo = channels_last(lhs, rhs, options)
+  length = math.prod(geo.window) * geo.channels
+  # The batch stays an axis of its own, so that it may be sharded over devices.
+  lead = (geo.batch, math.prod(geo.out_spatial), geo.groups)
+  views = [geo.view(lhs, first, last).reshape(*lead, geo.channels) for _, first, last in geo.taps]
+  patches = jnp.stack(views, axis=-2).reshape(*lead, length)
+  filters = jnp.moveaxis(rhs.reshape(length, geo.groups, geo.features), 0, -1)
   out = []
   with _matmul_precision(options.precision):
     for start, stop, kernel_fn in parts:
@@ -69,7 +54,7 @@ def from_patches(
         )
         out.append(_of_range(own, patches, filters, first, last))
   out = jnp.concatenate(out, axis=-1)
-  return from_channels_last(out.reshape(batch, *space, options.features), options)
+  return from_channels_last(out.reshape(geo.out_shape), options)
 
 
 def _whole_groups(start: int, stop: int, size: int) -> list[tuple[int, int]]:
@@ -83,10 +68,10 @@ def _whole_groups(start: int, stop: int, size: int) -> list[tuple[int, int]]:
 
 
 def _of_range(kernel_fn: Kernel, patches: Array, filters: Array, first: int, last: int) -> Array:
-  """The outputs of a range of features, (positions, features), from those of all groups."""
+  """The outputs of a range of features, (batch, positions, features), from all groups' patches."""
   size = max(filters.shape[1], 1)
   groups = slice(first // size, -(-last // size))
-  patches, filters = patches[:, groups], filters[groups]
+  patches, filters = patches[:, :, groups], filters[groups]
   if filters.shape[0] == 1:
     begin = groups.start * size
     filters = filters[:, first - begin : last - begin]
@@ -96,8 +81,9 @@ def _of_range(kernel_fn: Kernel, patches: Array, filters: Array, first: int, las
   _require_scalar(kernel_fn, per_filter, filters)
   over_filters = jax.vmap(lambda kernel, patch, w: kernel(patch, w), (0, None, 0))
   over_groups = jax.vmap(over_filters)
-  out = jax.vmap(over_groups, (None, 0, None))(per_filter, patches, filters)
-  return out.reshape(out.shape[0], last - first)
+  over_positions = jax.vmap(over_groups, (None, 0, None))
+  out = jax.vmap(over_positions, (None, 0, None))(per_filter, patches, filters)
+  return out.reshape(*out.shape[:2], last - first)
 
 
 def _require_scalar(kernel_fn: Kernel, per_filter: Kernel, filters: Array) -> None:

@@ -13,8 +13,10 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from kerv_jax._operator import differences
+from kerv_jax._operator.layout import channels_last, from_channels_last, padded
 from kerv_jax._operator.options import Options
+from kerv_jax._operator.pairs import Pairwise, reduce_pairs
+from kerv_jax._operator.reductions import SUM, Reduction
 from kerv_jax.kernels.definitions import (
   ABSOLUTE_DISTANCE,
   ADDER_DISTANCE,
@@ -22,6 +24,9 @@ from kerv_jax.kernels.definitions import (
   INNER_PRODUCT,
   PATCH_SQUARED_NORM,
   SQUARED_DISTANCE,
+  absolute_difference,
+  huber_difference,
+  squared_difference,
   with_value,
 )
 
@@ -35,7 +40,14 @@ def inner_product(lhs: Array, rhs: Array, options: Options) -> Array:
   return convolve(lhs, rhs, options, preferred_element_type=wider)
 
 
-def convolve(lhs: Array, rhs: Array, options: Options, *, preferred_element_type: Any) -> Array:
+def convolve(
+  lhs: Array,
+  rhs: Array,
+  options: Options,
+  *,
+  preferred_element_type: Any,
+  out_sharding: Any = None,
+) -> Array:
   """``lax.conv_general_dilated`` with the resolved options.
 
   Args:
@@ -43,6 +55,7 @@ def convolve(lhs: Array, rhs: Array, options: Options, *, preferred_element_type
     rhs: the filters, same dtype.
     options: the resolved options.
     preferred_element_type: as in ``lax``; None keeps the operands' dtype.
+    out_sharding: as in ``lax``.
 
   Returns:
     The convolution, in the output's layout.
@@ -59,6 +72,7 @@ def convolve(lhs: Array, rhs: Array, options: Options, *, preferred_element_type
     options.batch_group_count,
     options.precision,
     preferred_element_type,
+    out_sharding,
   )
 
 
@@ -102,7 +116,7 @@ def _without_cancellation(
   marked = jnp.where(lost, -1, expansion)
 
   def as_defined(marked: Array) -> Array:
-    direct = _of_differences(differences.direct_squared_distance, lhs, rhs, options)
+    direct = over_pairs(squared_difference, SUM, lhs, rhs, options)
     return jnp.where(marked < 0, direct, marked)
 
   return lax.cond(_least(marked) < 0, as_defined, lambda marked: marked, marked)
@@ -122,7 +136,7 @@ def _least_batched(axis_size: int, in_batched: list[bool], values: Array) -> tup
 
 def absolute_distance(lhs: Array, rhs: Array, options: Options) -> Array:
   """``sum |patch - filter|``, in memory of the size of the output."""
-  return _of_differences(differences.absolute_distance, lhs, rhs, options)
+  return over_pairs(absolute_difference, SUM, lhs, rhs, options)
 
 
 def adder_distance(lhs: Array, rhs: Array, options: Options) -> Array:
@@ -132,7 +146,7 @@ def adder_distance(lhs: Array, rhs: Array, options: Options) -> Array:
   """
   lhs, rhs = lhs.astype(options.compute_dtype), rhs.astype(options.compute_dtype)
   fixed = lax.stop_gradient((lhs, rhs))
-  to_patch = _of_differences(differences.huber_distance, lhs, fixed[1], options)
+  to_patch = over_pairs(huber_difference, SUM, lhs, fixed[1], options)
   product = precise_product(fixed[0], rhs, options)
   to_filter = filter_squared_norm(lhs, rhs, options) / 2 - product
   return with_value(to_patch + to_filter, absolute_distance(*fixed, options))
@@ -151,27 +165,29 @@ def _in_full_precision(options: Options) -> Options:
   return options
 
 
-def _of_differences(
-  function: Callable[..., Array], lhs: Array, rhs: Array, options: Options
+def over_pairs(
+  term: Pairwise,
+  reduction: Reduction,
+  lhs: Array,
+  rhs: Array,
+  options: Options,
+  params: tuple[Array, ...] = (),
 ) -> Array:
-  """A function of padded operands in the layout (batch, *space, feature)."""
-  lhs, options = _pad(lhs.astype(options.compute_dtype), options)
-  rhs = rhs.astype(options.compute_dtype)
-  lhs_batch, lhs_feature, *lhs_space = options.dimension_numbers.lhs_spec
-  rhs_out, rhs_in, *rhs_space = options.dimension_numbers.rhs_spec
-  lhs = jnp.transpose(lhs, (lhs_batch, *lhs_space, lhs_feature))
-  rhs = jnp.transpose(rhs, (*rhs_space, rhs_in, rhs_out))
-  geometry = differences.Geometry(
-    batch=lhs.shape[0],
-    groups=options.feature_group_count,
-    channels=rhs.shape[-2],
-    features=options.features // options.feature_group_count,
-    spatial=lhs.shape[1:-1],
-    window=options.window,
-    strides=options.strides,
-    dilation=options.rhs_dilation,
-  )
-  return from_channels_last(function(lhs, rhs, geometry), options)
+  """A pointwise function of the elements of patch and filter, reduced over the patch.
+
+  Args:
+    term: the function ``t(x, w, *params)``; hashable.
+    reduction: how its values are brought together.
+    lhs: the input, in the layout of ``options``.
+    rhs: the filters.
+    options: the resolved options, without batch groups.
+    params: parameters of the function, of shape () or with a value for each output feature.
+
+  Returns:
+    The output, in its layout and in ``options.compute_dtype``, in memory of its size.
+  """
+  lhs, rhs, geometry = channels_last(lhs, rhs, options)
+  return from_channels_last(reduce_pairs(term, reduction, lhs, rhs, geometry, params), options)
 
 
 def patch_squared_norm(lhs: Array, rhs: Array, options: Options) -> Array:
@@ -184,7 +200,7 @@ def patch_squared_norm(lhs: Array, rhs: Array, options: Options) -> Array:
   groups, shape = options.feature_group_count, lhs.shape
   grouped = lhs.reshape(*shape[:feature], groups, shape[feature] // groups, *shape[feature + 1 :])
   sums = jnp.sum(jnp.square(grouped.astype(options.compute_dtype)), axis=feature + 1)
-  sums, options = _pad(sums, options)
+  sums, options = padded(sums, options)
   for axis, size, stride, dilation, out in zip(
     space, options.window, options.strides, options.rhs_dilation, options.out_spatial, strict=True
   ):
@@ -213,33 +229,6 @@ STATISTICS: dict[str, Callable[[Array, Array, Options], Array]] = {
   FILTER_SQUARED_NORM: filter_squared_norm,
 }
 """How each statistic a kernel may ask for is computed."""
-
-
-def from_channels_last(out: Array, options: Options) -> Array:
-  """Brings an output of layout (batch, *space, feature) into the layout of ``options``."""
-  batch, feature, *space = options.dimension_numbers.out_spec
-  order = [0] * out.ndim
-  for source, axis in enumerate((batch, *space, feature)):
-    order[axis] = source
-  return jnp.transpose(out, order)
-
-
-def _pad(lhs: Array, options: Options) -> tuple[Array, Options]:
-  """Pads and dilates the input with the zeros that a convolution only implies.
-
-  Zero padding is data for a distance: a padded tap contributes ``|0 - w|``.
-  """
-  no_padding = ((0, 0),) * len(options.window)
-  no_dilation = (1,) * len(options.window)
-  if (options.padding, options.lhs_dilation) == (no_padding, no_dilation):
-    return lhs, options
-  config = [(0, 0, 0)] * lhs.ndim
-  for axis, (low, high), dilation in zip(
-    options.dimension_numbers.lhs_spec[2:], options.padding, options.lhs_dilation, strict=True
-  ):
-    config[axis] = (low, high, dilation - 1)
-  padded = lax.pad(lhs, jnp.zeros((), lhs.dtype), config)
-  return padded, dataclasses.replace(options, padding=no_padding, lhs_dilation=no_dilation)
 
 
 def _window_sum(x: Array, axis: int, size: int, stride: int, dilation: int, out: int) -> Array:

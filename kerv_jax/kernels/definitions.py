@@ -21,9 +21,25 @@ FILTER_SQUARED_NORM = "filter_squared_norm"
 """``<w, w>``."""
 
 
+@jax.custom_jvp
 def _absolute(x: Array) -> Array:
   """``|x|`` with derivative 0 at 0, where that of ``jnp.abs`` is 1."""
-  return x * lax.stop_gradient(jnp.sign(x))
+  return jnp.abs(x)
+
+
+@_absolute.defjvp
+def _absolute_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+  return _absolute(*primals), jnp.sign(primals[0]) * tangents[0]
+
+
+def absolute_difference(x: Array, w: Array) -> Array:
+  """``|x - w|``, pointwise; its derivative at ``x == w`` is 0."""
+  return _absolute(x - w)
+
+
+def squared_difference(x: Array, w: Array) -> Array:
+  """``(x - w)**2``, pointwise."""
+  return jnp.square(x - w)
 
 
 @jax.custom_jvp
@@ -46,10 +62,20 @@ def _with_value_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array])
   return with_value(*primals), tangents[0]
 
 
-def huber(difference: Array) -> Array:
-  """The function whose derivative is HardTanh: ``d**2 / 2``, but ``|d| - 1/2`` beyond 1."""
+@jax.custom_jvp
+def _huber(difference: Array) -> Array:
   bounded = jnp.clip(difference, -1, 1)
   return bounded * (difference - bounded / 2)
+
+
+@_huber.defjvp
+def _huber_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+  return _huber(*primals), jnp.clip(primals[0], -1, 1) * tangents[0]
+
+
+def huber_difference(x: Array, w: Array) -> Array:
+  """``d**2 / 2`` of ``d = x - w``, but ``|d| - 1/2`` beyond 1; its derivative is HardTanh."""
+  return _huber(x - w)
 
 
 def adder_distance(x: Array, w: Array) -> Array:
@@ -59,7 +85,7 @@ def adder_distance(x: Array, w: Array) -> Array:
   derivatives are ``sign(x - w)`` and ``sign(w - x)``.  They are those of a Huber function and of
   half a square, so the two are the carrier of the value.
   """
-  to_patch = huber(x - lax.stop_gradient(w))
+  to_patch = huber_difference(x, lax.stop_gradient(w))
   to_filter = jnp.square(w - lax.stop_gradient(x)) / 2
   value = lax.stop_gradient(jnp.abs(x - w))
   return jnp.sum(with_value(to_patch + to_filter, value), axis=-1)
@@ -67,8 +93,8 @@ def adder_distance(x: Array, w: Array) -> Array:
 
 DEFINITIONS: dict[str, Callable[[Array, Array], Array]] = {
   INNER_PRODUCT: lambda x, w: jnp.vecdot(x, w),
-  SQUARED_DISTANCE: lambda x, w: jnp.sum(jnp.square(x - w), axis=-1),
-  ABSOLUTE_DISTANCE: lambda x, w: jnp.sum(_absolute(x - w), axis=-1),
+  SQUARED_DISTANCE: lambda x, w: jnp.sum(squared_difference(x, w), axis=-1),
+  ABSOLUTE_DISTANCE: lambda x, w: jnp.sum(absolute_difference(x, w), axis=-1),
   ADDER_DISTANCE: adder_distance,
   PATCH_SQUARED_NORM: lambda x, w: jnp.sum(jnp.square(x), axis=-1),
   FILTER_SQUARED_NORM: lambda x, w: jnp.sum(jnp.square(w), axis=-1),

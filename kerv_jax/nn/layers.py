@@ -1,6 +1,5 @@
 """Kervolutional layers for Flax linen."""
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
@@ -46,7 +45,7 @@ def operator(
 
   features = module.features if per_feature else None
   current = with_parameters(kernel_fn, names, features, parameter)
-  return functools.partial(kerv_general_dilated, kernel_fn=current)
+  return jax.tree_util.Partial(kerv_general_dilated, kernel_fn=current)
 
 
 class Kervolutional:

@@ -1,6 +1,5 @@
 """Kervolutional layers for Flax NNX."""
 
-import functools
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -103,11 +102,10 @@ class Kervolution(Kervolutional):
 
   __slots__ = ()
 
-  def conv_general_dilated(self, *args: Any, out_sharding: Any = None, **options: Any) -> Array:
+  def conv_general_dilated(self, *args: Any, **options: Any) -> Array:
     """What ``nnx.Conv`` calls, in place of ``lax.conv_general_dilated``, with its arguments."""
     asking.classes.add(type(self))
-    out = kerv_general_dilated(*args, **options, kernel_fn=self.kernel_fn)
-    return out if out_sharding is None else jax.sharding.reshard(out, out_sharding)
+    return kerv_general_dilated(*args, **options, kernel_fn=self.kernel_fn)
 
 
 class KervConv(nnx.Conv, Kervolution):
@@ -300,13 +298,12 @@ class KervDense(nnx.Linear, Kervolutional):
     super().__init__(in_features, out_features, rngs=rngs, **options)
     self.start(kernel_fn, learnable, per_feature)
 
-  def dot_general(self, *args: Any, out_sharding: Any = None, **options: Any) -> Array:
+  def dot_general(self, *args: Any, **options: Any) -> Array:
     """What ``nnx.Linear`` calls, in place of ``lax.dot_general``, with its arguments."""
     if type(self.kernel_spec.kernel_fn) is Linear:
-      return lax.dot_general(*args, out_sharding=out_sharding, **options)
-    out = forms.dense_product(_operator(self))(*args, **options)
-    return out if out_sharding is None else jax.sharding.reshard(out, out_sharding)
+      return lax.dot_general(*args, **options)
+    return forms.dense_product(_operator(self))(*args, **options)
 
 
 def _operator(layer: Any) -> forms.Operator:
-  return functools.partial(kerv_general_dilated, kernel_fn=layer.kernel_fn)
+  return jax.tree_util.Partial(kerv_general_dilated, kernel_fn=layer.kernel_fn)

@@ -1,0 +1,317 @@
+"""Reductions over pairs of patch and filter as loops, the form for CPUs.
+
+No array of patches is ever built, nor one of all pairs.  Positions are laid out innermost, and
+strides become phases (space to depth), so that the view of the input that one tap sees is a slice
+of unit stride.  XLA then fuses some terms into one vectorized loop, split over the cores.  Slices
+start at traced indices: XLA's CPU back end (JAX 0.10) did not vectorize the same loops over static
+slices.  The batch stays an axis of its own, so that it may be sharded over devices.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from kerv_jax._operator.layout import Geometry
+from kerv_jax._operator.reductions import Operands, Reduction, Term
+
+_WHOLE = 32  # So many terms are one loop body; of more,
+_TERMS = 16  # a divisor up to this many.  These bound the time to compile.
+_FEATURES = 8  # Features in a loop body of the input's cotangent.
+_ROWS = 8  # Rows of positions in a loop body of the filters' cotangent.
+_PARTIAL = 1 << 17  # Partial sums kept of that, to fit a core's cache.
+_BATCH_LAST = 8  # From this batch on it is the innermost axis, which is vectorized.
+
+
+class _Layout:
+  """Where things lie: [group, channel or feature, *positions], the batch last or first of these."""
+
+  def __init__(self, geo: Geometry) -> None:
+    self.geo = geo
+    self.batch_last = not isinstance(geo.batch, int) or geo.batch >= _BATCH_LAST
+    self.grid = tuple(-(-n // s) for n, s in zip(geo.spatial, geo.strides, strict=True))
+
+  def positions(self, space: Sequence[Any], batch: Any) -> tuple[Any, ...]:
+    """Positions in space and batch in their order."""
+    return (*space, batch) if self.batch_last else (batch, *space)
+
+  @property
+  def starts(self) -> np.ndarray:
+    """Where in an input's layout each tap's view starts: (phase, channel, *positions)."""
+    taps = np.indices(self.geo.window).reshape(len(self.geo.window), -1).T
+    starts, phases = np.divmod(taps * np.array(self.geo.dilation), self.geo.strides)
+    phase = np.ravel_multi_index(tuple(phases.T), self.geo.strides)
+    starts = np.insert(starts, starts.shape[1] if self.batch_last else 0, 0, 1)
+    return np.insert(starts, 0, [phase, 0 * phase], 1).astype(np.int32)
+
+  def of_input(self, lhs: Array) -> Array:
+    """An input as [groups, phases, channels, *grid]."""
+    geo, rank = self.geo, len(self.geo.spatial)
+    pads = [(0, g * s - n) for g, s, n in zip(self.grid, geo.strides, geo.spatial, strict=True)]
+    lhs = jnp.pad(lhs, [(0, 0), *pads, (0, 0)])
+    pairs = [n for pair in zip(self.grid, geo.strides, strict=True) for n in pair]
+    lhs = lhs.reshape(geo.batch, *pairs, geo.groups, geo.channels)
+    phases, space = range(2, 2 * rank + 1, 2), range(1, 2 * rank, 2)
+    order = (2 * rank + 1, *phases, 2 * rank + 2, *self.positions(space, 0))
+    shape = (geo.groups, math.prod(geo.strides), geo.channels)
+    return lhs.transpose(order).reshape(*shape, *self.positions(self.grid, geo.batch))
+
+  def of_filters(self, rhs: Array) -> Array:
+    """Filters as [groups, taps, channels, features]."""
+    geo = self.geo
+    shape = (math.prod(geo.window), geo.channels, geo.groups, geo.features)
+    return jnp.moveaxis(rhs.reshape(shape), 2, 0)
+
+  def of_parameter(self, value: Array) -> Array:
+    """A parameter as [groups, features]."""
+    shape = (self.geo.groups, self.geo.features)
+    return jnp.broadcast_to(value, shape) if value.ndim == 0 else value.reshape(shape)
+
+  def of_output(self, out: Array) -> Array:
+    """An array like the output as [groups, features, *out_spatial]."""
+    out = out.reshape(*out.shape[:-1], self.geo.groups, self.geo.features)
+    space = range(1, out.ndim - 2)
+    return out.transpose(out.ndim - 2, out.ndim - 1, *self.positions(space, 0))
+
+  def to_output(self, value: Array) -> Array:
+    """The inverse of :meth:`of_output`."""
+    batch = value.ndim - 1 if self.batch_last else 2
+    space = [axis for axis in range(2, value.ndim) if axis != batch]
+    return value.transpose(batch, *space, 0, 1).reshape(self.geo.out_shape)
+
+
+class _Rows(NamedTuple):
+  """How positions in space are cut into ``count`` rows of ``lanes``, padded where need be.
+
+  Sums over rows vectorize over lanes, whatever the axis of the batch beside these.
+  """
+
+  space: Any
+  count: Any
+  lanes: Any
+  unroll: int
+
+  @classmethod
+  def of(cls, geo: Geometry) -> "_Rows":
+    space = math.prod(geo.out_spatial)
+    if not isinstance(space, int) or not isinstance(geo.batch, int):  # one row of the image each
+      return cls(space, geo.out_spatial[0], math.prod(geo.out_spatial[1:]), 1)
+    size = space * geo.batch
+    weights = geo.groups * geo.channels * geo.features
+    count = min(max(-(-size * weights // _PARTIAL), 2 * _ROWS), -(-size // 16), space)
+    lanes = space // count
+    fitting = max(n for n in range(1, lanes + 1) if space % n == 0)
+    lanes = fitting if 2 * fitting > lanes else -(-space // count)
+    count = -(-space // lanes)
+    unroll = max(n for n in range(1, _ROWS + 1) if count % n == 0)
+    if 2 * unroll < _ROWS < count:
+      unroll = _ROWS
+      count = -(-count // unroll) * unroll
+    return cls(space, count, lanes, unroll)
+
+
+def total(term: Term, operands: Operands, reduction: Reduction, geo: Geometry) -> Any:
+  """Reduces a term over all pairs of an element of a patch and of a filter.
+
+  Args:
+    term: the pointwise function.
+    operands: what it is a function of.
+    reduction: how its values are brought together.
+    geo: the static sizes.
+
+  Returns:
+    Shape (batch, *out_spatial, features); a tuple of these for a reduction of tuples.
+  """
+  layout = _Layout(geo)
+  positions = layout.positions(geo.out_spatial, geo.batch)
+  count = math.prod(geo.window) * geo.channels
+  starts = np.repeat(layout.starts, geo.channels, axis=0)
+  starts[:, 1] = np.tile(np.arange(geo.channels), count // geo.channels)
+  block = count
+  if count > _WHOLE:
+    block = _divisor(count, _TERMS)
+    block = _TERMS if 2 * block < _TERMS else block
+
+  def of_group(operands: Operands) -> Any:
+    weights = [w.reshape(count, geo.features) for w in operands.rhs]
+    params = tuple(_beside(p, positions) for p in operands.params)
+
+    def add(total: Any, each: Any) -> tuple[Any, None]:
+      start, weights = each
+      views = tuple(_taken(x, list(start), (1, 1, *positions))[0] for x in operands.lhs)
+      filters = tuple(_beside(w, positions) for w in weights)
+      return reduction.combine(total, term(views, filters, params, operands.outs)), None
+
+    nothing = jnp.zeros((geo.features, *positions), operands.lhs[0].dtype)
+    nothing += zero(*jax.tree.leaves(operands))
+    start = jax.tree.map(lambda value: nothing + value, reduction.start)
+    return lax.scan(add, start, (jnp.asarray(starts), weights), unroll=block)[0]
+
+  arranged = Operands(
+    tuple(map(layout.of_input, operands.lhs)),
+    tuple(map(layout.of_filters, operands.rhs)),
+    tuple(map(layout.of_parameter, operands.params)),
+    tuple(map(layout.of_output, operands.outs)),
+  )
+  return jax.tree.map(layout.to_output, _each_group(of_group, geo.groups, arranged))
+
+
+def cotangents(
+  term: Term, operands: Operands, cotangent: Array, geo: Geometry
+) -> tuple[Array, Array, tuple[Array, ...]]:
+  """Transposes the derivative of a sum of a term, one tap after another.
+
+  Args:
+    term: a pointwise function; of its operands, the input, the first filters and the parameters
+      are those whose cotangents are wanted.
+    operands: where it is derived.
+    cotangent: of the output, shape (batch, *out_spatial, features).
+    geo: the static sizes.
+
+  Returns:
+    The cotangents of the input, of the filters and of each parameter.
+  """
+  layout, rows = _Layout(geo), _Rows.of(geo)
+  positions = layout.positions(geo.out_spatial, geo.batch)
+  axis = 1 if layout.batch_last else 2  # of space, where it is one axis
+  lanes = layout.positions((rows.lanes,), geo.batch)
+  block = _block(geo, rows)
+
+  def one_space(value: Array) -> Array:
+    """Positions in space as one axis, padded to whole rows."""
+    value = value.reshape(value.shape[0], *layout.positions((rows.space,), geo.batch))
+    pads = [(0, 0)] * value.ndim
+    pads[axis] = (0, rows.count * rows.lanes - rows.space)
+    return jnp.pad(value, pads)
+
+  def row_of(value: Array, row: Array) -> Array:
+    value = value.reshape(-1, *layout.positions((rows.count, rows.lanes), geo.batch))
+    start, size = [0] * value.ndim, list(value.shape)
+    start[axis], size[axis] = row, 1  # pyright: ignore
+    return _taken(value, start, size).reshape(-1, *lanes)
+
+  def of_group(operands: Operands, g: Array) -> tuple[Array, Array, tuple[Array, ...]]:
+    (inputs,), weights, params, _ = operands
+    outs = tuple(map(one_space, operands.outs))
+    g = one_space(g)
+
+    def add_tap(total: Array, tap: Any) -> tuple[Array, Any]:
+      start, weight = tap  # each (channels, features)
+      shape = (1, geo.channels, *positions)
+      view = one_space(_taken(inputs, list(start), shape)[0])
+
+      def add_feature(feature: Array, part: Array) -> Array:
+        w = tuple(_taken(w, [0, feature], (geo.channels, 1)).reshape(-1, 1, 1) for w in weight)
+        p = tuple(_taken(p, [feature], (1,)).reshape(1, 1, 1) for p in params)
+        of_feature = lambda v: _taken(v, [feature, 0, 0], (1, *v.shape[1:]))  # noqa: E731
+        y = tuple(map(of_feature, outs))
+        _, pull = jax.vjp(lambda x: _to(x.shape, term((x,), w, p, y)), view)
+        return part + pull(_to(view.shape, of_feature(g)))[0]
+
+      part = jnp.zeros_like(view) + zero(view, *weight, g)
+      part = _loop(geo.features, _divisor(geo.features, _FEATURES), add_feature, part)
+      part = lax.slice_in_dim(part, 0, rows.space, axis=axis).reshape(shape)
+      part += _taken(total, list(start), shape)
+      total = lax.dynamic_update_slice(total, part, list(start))
+
+      def sum_rows(operands: Any) -> tuple[Array, tuple[Array, ...]]:
+        x, w = operands
+        full = (*w[0].shape, *lanes)
+        w, *ws = (value.reshape(*value.shape, 1, 1) for value in w)
+        p = tuple(p.reshape(1, -1, 1, 1) for p in params)
+
+        def add_row(row: Array, parts: Any) -> Any:
+          a = row_of(x, row)[:, None]
+          y = tuple(row_of(y, row)[None] for y in outs)
+          _, pull = jax.vjp(
+            lambda w, p: _to(full, term((a,), (w, *ws), p, y)),
+            _to(full, w),
+            tuple(_to(full, value) for value in p),
+          )
+          return jax.tree.map(jnp.add, parts, pull(_to(full, row_of(g, row)[None])))
+
+        zeros = jnp.zeros(full, x.dtype) + zero(x, w, g)
+        parts = _loop(rows.count, rows.unroll, add_row, (zeros, (zeros,) * len(p)))
+        # A product vectorizes; a sum would not.
+        ones = jnp.ones(lanes, x.dtype)
+        contract = ((2, 3), (0, 1)), ((), ())
+        highest = lax.Precision.HIGHEST
+        dw, dp = jax.tree.map(lambda part: lax.dot_general(part, ones, contract, highest), parts)
+        return dw, tuple(value.sum(0) for value in dp)
+
+      blocks = jax.tree.map(lambda v: v.reshape(-1, block, *v.shape[1:]), (view, weight))
+      return total, lax.map(sum_rows, blocks)
+
+    start = jnp.zeros_like(inputs) + zero(inputs, *weights, g)
+    total, (dw, dp) = lax.scan(add_tap, start, (jnp.asarray(layout.starts), weights))
+    return total, dw.reshape(weights[0].shape), tuple(value.sum((0, 1)) for value in dp)
+
+  inputs, to_input = jax.vjp(layout.of_input, operands.lhs[0])
+  weights, to_filters = jax.vjp(layout.of_filters, operands.rhs[0])
+  numbers = tuple(map(layout.of_filters, operands.rhs[1:]))
+  params, to_params = jax.vjp(lambda p: tuple(map(layout.of_parameter, p)), operands.params)
+  outs = tuple(map(layout.of_output, operands.outs))
+  arranged = Operands((inputs,), (weights, *numbers), params, outs)
+  found = _each_group(of_group, geo.groups, arranged, layout.of_output(cotangent))
+  return *to_input(found[0]), *to_filters(found[1]), *to_params(found[2])
+
+
+def _block(geo: Geometry, rows: _Rows) -> int:
+  """How many channels have their partial sums over rows at once: those stay below the output."""
+  if not isinstance(rows.space, int):
+    return 1
+  divisors = (n for n in range(1, geo.channels + 1) if geo.channels % n == 0)
+  return max(n for n in divisors if n == 1 or n * rows.lanes <= rows.space)
+
+
+def _divisor(number: int, most: int) -> int:
+  """The largest divisor up to a bound, but for two steps or more.
+
+  XLA would fuse a loop of one step into what uses its result, and such a fusion runs on one core.
+  """
+  most = min(most, max(number // 2, 1))
+  return max(n for n in range(1, most + 1) if number % n == 0)
+
+
+def _loop(steps: Any, unroll: int, body: Callable[[Array, Any], Any], start: Any) -> Any:
+  """``lax.fori_loop`` with so many steps in a loop body."""
+
+  def several(i: Array, carry: Any) -> Any:
+    for j in range(unroll):
+      carry = body(i * unroll + j, carry)
+    return carry
+
+  return lax.fori_loop(0, steps // unroll, several, start)
+
+
+def _each_group(function: Callable[..., Any], groups: int, *operands: Any) -> Any:
+  """``jax.vmap`` over the groups; of one group without it, which compiles sooner."""
+  if groups == 1:
+    result = function(*jax.tree.map(lambda value: value[0], operands))
+    return jax.tree.map(lambda value: value[None], result)
+  return jax.vmap(function)(*operands)
+
+
+def _taken(value: Array, start: Sequence[Any], size: Sequence[Any]) -> Array:
+  return lax.dynamic_slice(value, start, size, allow_negative_indices=False)
+
+
+def _to(shape: tuple[Any, ...], value: Array) -> Array:
+  return jnp.broadcast_to(value, shape)
+
+
+def _beside(value: Array, positions: Sequence[Any]) -> Array:
+  """A vector over features with axes of size 1 for the positions."""
+  return value.reshape(-1, *(1 for _ in positions))
+
+
+def zero(*values: Array) -> Array:
+  """A zero that varies over every axis of ``jax.shard_map`` that one of the values varies over.
+
+  The type of a loop's carry says over which: over all that what is added to it varies over.
+  """
+  return sum((jnp.zeros_like(value, shape=()) for value in values), jnp.zeros((), values[0].dtype))

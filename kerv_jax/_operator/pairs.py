@@ -1,0 +1,237 @@
+r"""Reductions over all pairs of an element of a patch and of a filter, with their derivatives.
+
+.. math:: \mathrm{out}_{n, p, o} = \operatorname{reduce}_i t(x_{n, p, i}, w_{o, i})
+
+A distance that has no identity to make it a convolution is summed as it is defined, in memory of
+the size of the output, derivatives of any mode and order included.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+from jax.custom_derivatives import SymbolicZero
+
+from kerv_jax._operator import fused, loops
+from kerv_jax._operator.layout import Geometry
+from kerv_jax._operator.reductions import SUM, WHERE, Operands, Reduction, Term
+
+Pairwise = Callable[..., Array]
+"""A pointwise function ``t(x, w, *params)``, hashable."""
+
+
+def reduce_pairs(
+  term: Pairwise,
+  reduction: Reduction,
+  lhs: Array,
+  rhs: Array,
+  geo: Geometry,
+  params: tuple[Array, ...] = (),
+) -> Array:
+  """Reduces a pointwise function over the window and the channels.
+
+  Args:
+    term: the function of an element of the patch, one of the filter and the parameters.
+    reduction: how its values are brought together.
+    lhs: input (batch, *spatial, groups * channels), already padded.
+    rhs: filters (*window, channels, groups * features), of the same dtype.
+    geo: their sizes.
+    params: parameters of the function, of shape () or (groups * features,).
+
+  Returns:
+    Shape (batch, *out_spatial, groups * features).
+  """
+  if 0 in geo.window or geo.channels == 0 or 0 in geo.out_shape:
+    return jnp.full(geo.out_shape, reduction.start, lhs.dtype)
+  lhs, rhs, params = _varying_alike((lhs, rhs, params))
+  return _reduced(term, reduction, geo, lhs, rhs, params)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2), inline=True)
+def _reduced(
+  term: Pairwise,
+  reduction: Reduction,
+  geo: Geometry,
+  lhs: Array,
+  rhs: Array,
+  params: tuple[Array, ...],
+) -> Array:
+  return _differentiable(term, reduction, geo, lhs, rhs, params)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1, 2))
+def _differentiable(
+  term: Pairwise,
+  reduction: Reduction,
+  geo: Geometry,
+  lhs: Array,
+  rhs: Array,
+  params: tuple[Array, ...],
+) -> Array:
+  return _total(_Value(term), Operands((lhs,), (rhs,), params), reduction, geo)
+
+
+@functools.partial(_differentiable.defjvp, symbolic_zeros=True)
+def _differentiable_jvp(
+  term: Pairwise, reduction: Reduction, geo: Geometry, primals: Any, tangents: Any
+) -> tuple[Array, Array]:
+  out = _differentiable(term, reduction, geo, *primals)
+  lhs, rhs, params = primals
+  changes = [tangents[0], tangents[1], *tangents[2]]
+  changed = tuple(not isinstance(change, SymbolicZero) for change in changes)
+  if not any(changed):
+    return out, jnp.zeros_like(out)
+  operands = Operands((lhs,), (rhs,), tuple(params))
+  value: Term = _Value(term)
+  if reduction in WHERE:
+    order = jnp.arange(rhs[..., 0].size, dtype=lhs.dtype).reshape(*rhs.shape[:-1], 1)
+    operands = operands._replace(rhs=(rhs, jnp.broadcast_to(order, rhs.shape)))
+    _, attaining = _total(_Numbered(term), lax.stop_gradient(operands), WHERE[reduction], geo)
+    value, operands = _Attained(term), operands._replace(outs=(attaining,))
+  present = [change for change, there in zip(changes, changed, strict=True) if there]
+  return out, _linear(value, geo, changed, operands, present)
+
+
+def _linear(
+  term: Term, geo: Geometry, changed: tuple[bool, ...], operands: Operands, changes: list[Array]
+) -> Array:
+  """The derivative of the sum of a term, applied to changes of its operands.
+
+  ``lax.custom_linear_solve`` is JAX's one public linear operation with a given transpose that also
+  batches and has forward mode.  What it inverts is ``(d, y) -> (d, y - L d)`` where L is the
+  derivative: so the solution of ``(d, 0)`` is ``(d, L d)``, and for a derivative of higher order
+  JAX derives ``matvec``, which is L by the loops that JAX can derive.
+  """
+  tangent = _Tangent(term, changed, len(operands.rhs))
+
+  def beside(changes: list[Array]) -> Operands:
+    given = iter(changes)
+    lhs, rhs, *params = (next(given) if there else None for there in changed)
+    return Operands(
+      operands.lhs if lhs is None else (*operands.lhs, lhs),
+      operands.rhs if rhs is None else (*operands.rhs, rhs),
+      (*operands.params, *(change for change in params if change is not None)),
+      operands.outs,
+    )
+
+  def matvec(pair: Any) -> Any:
+    changes, out = pair
+    # A change of the operands must reach all that is solved for, if by nothing.
+    unit = 1 + _nothing(jax.tree.leaves(operands))
+    moved = out - loops.total(tangent, beside(changes), SUM, geo)
+    return [unit * change for change in changes], unit * moved
+
+  def solve(_: Any, pair: Any) -> Any:
+    changes, out = pair
+    return changes, out + _total(tangent, beside(changes), SUM, geo)
+
+  def transpose_solve(_: Any, pair: Any) -> Any:
+    changes, out = pair
+    lhs, rhs, params = _cotangents(term, operands, out, geo)
+    found = [d for d, there in zip((lhs, rhs, *params), changed, strict=True) if there]
+    return [a + d for a, d in zip(changes, found, strict=True)], out
+
+  out = jnp.zeros(geo.out_shape, operands.lhs[0].dtype) + _nothing(changes)
+  kept, solution = lax.custom_linear_solve(matvec, (changes, out), solve, transpose_solve)
+  return solution + _nothing(kept)
+
+
+def _nothing(values: list[Array]) -> Array:
+  """A zero that is linear in every value: sums of none of their elements.
+
+  All that is solved for has to be linear in the changes, also what is 0, and all of the solution
+  has to be used.
+  """
+  parts = [jnp.sum(lax.slice_in_dim(jnp.atleast_1d(value), 0, 0, axis=-1)) for value in values]
+  return functools.reduce(jnp.add, parts)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 2, 3), inline=True)
+def _total(term: Term, operands: Operands, reduction: Reduction, geo: Geometry) -> Any:
+  """The reduction in the form that suits the platform."""
+  cpu, default = (
+    functools.partial(form.total, term, reduction=reduction, geo=geo) for form in (loops, fused)
+  )
+  return lax.platform_dependent(operands, cpu=cpu, default=default)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 3), inline=True)
+def _cotangents(
+  term: Term, operands: Operands, cotangent: Array, geo: Geometry
+) -> tuple[Array, Array, tuple[Array, ...]]:
+  """The cotangents of the sum's operands in the form that suits the platform."""
+  cpu, default = (functools.partial(form.cotangents, term, geo=geo) for form in (loops, fused))
+  return lax.platform_dependent(operands, cotangent, cpu=cpu, default=default)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Value:
+  """The term itself."""
+
+  term: Pairwise
+
+  def __call__(self, x: Any, w: Any, params: Any, outs: Any) -> Array:
+    del outs
+    return self.term(x[0], w[0], *params)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Numbered:
+  """The term and the number of the pair, which stands beside the filters."""
+
+  term: Pairwise
+
+  def __call__(self, x: Any, w: Any, params: Any, outs: Any) -> tuple[Array, Array]:
+    del outs
+    return self.term(x[0], w[0], *params), w[1]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Attained:
+  """The term of the pair with the number that stands among the outputs, else 0."""
+
+  term: Pairwise
+
+  def __call__(self, x: Any, w: Any, params: Any, outs: Any) -> Array:
+    return jnp.where(w[1] == outs[0], self.term(x[0], w[0], *params), 0)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Tangent:
+  """The derivative of a term, applied to changes that stand behind what is changed.
+
+  Attributes:
+    term: the term.
+    changed: whether the input, the filters and each parameter are changed.
+    filters: number of arrays like filters that the term itself is a function of.
+  """
+
+  term: Term
+  changed: tuple[bool, ...]
+  filters: int
+
+  def __call__(self, x: Any, w: Any, params: Any, outs: Any) -> Array:
+    count = len(self.changed) - 2
+    primals = [x[0], w[0], *params[:count]]
+    given = iter([*x[1:], *w[self.filters :], *params[count:]])
+    tangents = [
+      next(given) if there else jnp.zeros_like(primal)
+      for primal, there in zip(primals, self.changed, strict=True)
+    ]
+    of = lambda x, v, *p: self.term((x,), (v, *w[1 : self.filters]), p, outs)  # noqa: E731
+    return jax.jvp(of, primals, tangents)[1]
+
+
+def _varying_alike(values: Any) -> Any:
+  """Inside ``jax.shard_map``, what varies over an axis makes all of it vary over that.
+
+  So the transpose of this, a sum over devices, comes once, after the loops.
+  """
+  if not jax.sharding.get_abstract_mesh().manual_axes:
+    return values
+  zero = loops.zero(*jax.tree.leaves(values))
+  return jax.tree.map(lambda value: value + zero, values)

@@ -38,6 +38,7 @@ _TABLES: dict[str, Callable[..., str]] = {
   "growth": tables.slopes,
   "engine": tables.engine,
   "correctness": tables.checks,
+  "questions": tables.questions,
 }
 """Of the benchmarks that are a module of this name, with `rows`, `label`, QUICK and `failures`."""
 
@@ -81,6 +82,7 @@ def _parser() -> argparse.ArgumentParser:
   for name, text, quick in (
     ("step", "time of a step of training beside the convolutional twin's", "LeNet-5, few rounds"),
     ("growth", "how time and memory grow with each size of a layer", "few sizes and rounds"),
+    ("questions", "other ways to compute distances on this device", "one shape, few rounds"),
     ("engine", "steps a second of a training run beside a bare loop's", "LeNet-5, few rounds"),
   ):
     command = add(name, text, file=True)

@@ -78,6 +78,7 @@ _VALUES: dict[str, Callable[[Result], Values]] = {
   "engine": lambda result: {"table": tables.engine(result["rows"])},
   "growth": lambda result: {"table": tables.slopes(result["rows"])},
   "correctness": lambda result: {"table": tables.checks(result["rows"])},
+  "questions": lambda result: {"table": tables.questions(result["rows"])},
   "gpu-compile": lambda result: {
     "layers": tables.gpu_layers(result["layers"]),
     "steps": tables.gpu_steps(result["steps"]),

@@ -66,6 +66,13 @@ def layer(rival: str, shape: Shape) -> Layer:
   return functools.partial(kerv_general_dilated, kernel_fn=kernel, **options)
 
 
+def by_definition(kernel: kernels.Kernel, shape: Shape) -> Layer:
+  """A kernel of all patches and filters, as it is defined, for a shape."""
+  return functools.partial(
+    kerv_general_dilated, kernel_fn=kernel, method="patches", **shape.options()
+  )
+
+
 def program(function: Layer, *, backward: bool) -> Callable[[Array, Array, Array], tuple]:
   """What is compiled and timed.
 

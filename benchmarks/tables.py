@@ -105,6 +105,16 @@ def checks(rows: Sequence[Row]) -> str:
   return columns(worst.values(), {**cells, **bounds, **holds})
 
 
+def questions(rows: Sequence[Row]) -> str:
+  """Times of other ways to compute distances, and their errors."""
+
+  def error(row: Row) -> str:
+    return f"{row['error']:.1e}" if "error" in row else ""
+
+  cells = {"layer": "{shape}", "": "{way}", "devices": "{devices}", "time": _SPREAD}
+  return columns(rows, {**cells, "error": error})
+
+
 def checkouts(means: Sequence[Row]) -> str:
   """Means over the shapes of this checkout's time over another's, with their 95 % intervals."""
   cells = {"": "{rival}", "mode": "{mode}", "shapes": "{shapes}"}

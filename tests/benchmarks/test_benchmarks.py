@@ -4,7 +4,9 @@ import functools
 import importlib.util
 import json
 import math
+import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -475,6 +477,24 @@ def test_page_and_readme_are_what_the_results_say():
   assert (folder / "README.md").read_text() == report.page(found)
   readme = (ROOT / "README.md").read_text()
   assert report.section(found) == readme.split(report.BEGIN)[1].split(report.END)[0].strip()
+
+
+@pytest.mark.slow
+def test_the_gpu_script_runs_dry(tmp_path):
+  environment = {**os.environ, "PYTHON": sys.executable, "JAX_PLATFORMS": "cpu", "DRY_RUN": "1"}
+  command = ["bash", str(ROOT / "benchmarks/gpu.sh"), str(tmp_path)]
+  done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+  assert done.returncode == 0, done.stdout + done.stderr
+  files = {f"{name}-cpu.json" for name in ("correctness", "operator", "questions", "step")}
+  assert {path.name for path in tmp_path.iterdir()} == {"README.md", *files}
+  assert "## Other ways to compute distances" in (tmp_path / "README.md").read_text()
+
+
+def test_the_gpu_script_takes_less_than_eight_minutes():
+  text = (ROOT / "benchmarks/gpu.sh").read_text()
+  limits = [int(seconds) for seconds in re.findall(r"^run (\d+) ", text, re.MULTILINE)]
+  assert len(limits) == 5
+  assert sum(limits) < 480
 
 
 def test_the_gpu_script_refuses_a_machine_without_gpu(tmp_path):

@@ -6,6 +6,7 @@ parts of every factor do as well? Which sum of absolute differences is the faste
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -99,7 +100,7 @@ def gaussian(shape: Shape, product: Layer, *, near: str = "nothing") -> Layer:
 
   def layer(lhs: Array, rhs: Array) -> Array:
     ones = jnp.ones((*shape.window, 1, 1), lhs.dtype)
-    options = shape.options() | {"dimension_numbers": ("NHWC", "HWIO", "NHWC")}
+    options: dict[str, Any] = {**shape.options(), "dimension_numbers": ("NHWC", "HWIO", "NHWC")}
     square = jnp.sum(jnp.square(lhs), axis=-1, keepdims=True)
     norms = lax.conv_general_dilated(square, ones, **options, precision=lax.Precision.HIGHEST)
     norms += jnp.sum(jnp.square(rhs), axis=(0, 1, 2))

@@ -4,7 +4,6 @@ import functools
 from collections.abc import Sequence
 from typing import Any, Literal
 
-import jax
 import jax.numpy as jnp
 from jax import Array
 
@@ -13,9 +12,11 @@ from kerv_jax._operator import sharding
 from kerv_jax._operator.patches import from_patches
 from kerv_jax._operator.shared import from_statistics
 from kerv_jax._operator.statistics import STATISTICS, convolve
+from kerv_jax.kernels.additive import PairStatistic
 from kerv_jax.kernels.base import Kernel, require_kernel
 from kerv_jax.kernels.builtin import Linear
 from kerv_jax.kernels.concatenate import require_features, split
+from kerv_jax.kernels.pytree import map_leaves
 
 __all__ = ["kerv_general_dilated"]
 
@@ -120,7 +121,7 @@ def kerv_general_dilated(
   if chosen == "conv" and type(kernel_fn) is Linear:  # the convolution itself, bit for bit
     return convolution(lhs, rhs, out_sharding=out_sharding)
   require_per_feature(kernel_fn, options.features)
-  kernel_fn = jax.tree.map(lambda leaf: jnp.asarray(leaf, options.compute_dtype), kernel_fn)
+  kernel_fn = map_leaves(lambda leaf: jnp.asarray(leaf, options.compute_dtype), kernel_fn)
 
   def kervolution(lhs: Array, rhs: Array, kernel_fn: Kernel) -> Array:
     folded, resolved = _options.fold_batch_groups(lhs, options)
@@ -141,7 +142,11 @@ def _method(method: str, kernel_fn: Kernel) -> str:
         "statistics; 'patches' and 'auto' can"
       )
     return "patches"
-  unknown = [name for name in kernel_fn.statistics if name not in STATISTICS]
+  unknown = [
+    name
+    for name in kernel_fn.statistics
+    if name not in STATISTICS and not isinstance(name, PairStatistic)
+  ]
   if unknown:
     raise ValueError(
       f"`kernel_fn` must ask for statistics among {tuple(STATISTICS)}, got {unknown} from "

@@ -21,7 +21,7 @@ from kerv_jax._operator.layout import Geometry
 from kerv_jax._operator.reductions import SUM, WHERE, Operands, Reduction, Term
 
 Pairwise = Callable[..., Array]
-"""A pointwise function ``t(x, w, *params)``, hashable."""
+"""A pointwise function ``t(x, w, *params, *outs)``, hashable."""
 
 
 def reduce_pairs(
@@ -31,6 +31,7 @@ def reduce_pairs(
   rhs: Array,
   geo: Geometry,
   params: tuple[Array, ...] = (),
+  outs: tuple[Array, ...] = (),
 ) -> Array:
   """Reduces a pointwise function over the window and the channels.
 
@@ -41,14 +42,16 @@ def reduce_pairs(
     rhs: filters (*window, channels, groups * features), of the same dtype.
     geo: their sizes.
     params: parameters of the function, of shape () or (groups * features,).
+    outs: further arguments of the function, shape (batch, *out_spatial, groups * features), with
+      respect to which it is not derived; not for extreme values.
 
   Returns:
     Shape (batch, *out_spatial, groups * features).
   """
   if 0 in geo.window or geo.channels == 0 or 0 in geo.out_shape:
     return jnp.full(geo.out_shape, reduction.start, lhs.dtype)
-  lhs, rhs, params = _varying_alike((lhs, rhs, params))
-  return _reduced(term, reduction, geo, lhs, rhs, params)
+  lhs, rhs, params, outs = _varying_alike((lhs, rhs, params, lax.stop_gradient(outs)))
+  return _reduced(term, reduction, geo, lhs, rhs, params, outs)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2), inline=True)
@@ -59,8 +62,9 @@ def _reduced(
   lhs: Array,
   rhs: Array,
   params: tuple[Array, ...],
+  outs: tuple[Array, ...],
 ) -> Array:
-  return _differentiable(term, reduction, geo, lhs, rhs, params)
+  return _differentiable(term, reduction, geo, lhs, rhs, params, outs)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1, 2))
@@ -71,8 +75,9 @@ def _differentiable(
   lhs: Array,
   rhs: Array,
   params: tuple[Array, ...],
+  outs: tuple[Array, ...],
 ) -> Array:
-  return _total(_Value(term), Operands((lhs,), (rhs,), params), reduction, geo)
+  return _total(_Value(term), Operands((lhs,), (rhs,), params, outs), reduction, geo)
 
 
 @functools.partial(_differentiable.defjvp, symbolic_zeros=True)
@@ -80,12 +85,12 @@ def _differentiable_jvp(
   term: Pairwise, reduction: Reduction, geo: Geometry, primals: Any, tangents: Any
 ) -> tuple[Array, Array]:
   out = _differentiable(term, reduction, geo, *primals)
-  lhs, rhs, params = primals
+  lhs, rhs, params, outs = primals
   changes = [tangents[0], tangents[1], *tangents[2]]
   changed = tuple(not isinstance(change, SymbolicZero) for change in changes)
   if not any(changed):
     return out, jnp.zeros_like(out)
-  operands = Operands((lhs,), (rhs,), tuple(params))
+  operands = Operands((lhs,), (rhs,), tuple(params), tuple(outs))
   value: Term = _Value(term)
   if reduction in WHERE:
     order = jnp.arange(rhs[..., 0].size, dtype=lhs.dtype).reshape(*rhs.shape[:-1], 1)
@@ -122,7 +127,9 @@ def _linear(
     changes, out = pair
     # A change of the operands must reach all that is solved for, if by nothing.
     unit = 1 + _nothing(jax.tree.leaves(operands))
-    moved = out - loops.total(tangent, beside(changes), SUM, geo)
+    # Not to be kept for a transpose: JAX would keep an array of all pairs, used or not.
+    derived = jax.checkpoint(lambda operands: loops.total(tangent, operands, SUM, geo))
+    moved = out - derived(beside(changes))
     return [unit * change for change in changes], unit * moved
 
   def solve(_: Any, pair: Any) -> Any:
@@ -175,8 +182,7 @@ class _Value:
   term: Pairwise
 
   def __call__(self, x: Any, w: Any, params: Any, outs: Any) -> Array:
-    del outs
-    return self.term(x[0], w[0], *params)
+    return self.term(x[0], w[0], *params, *outs)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,17 +1,21 @@
 """Kervolution by patch statistics: what is computed for which output features, and shared."""
 
 import dataclasses
+import functools
 from collections.abc import Sequence
+from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from kerv_jax._operator.additive import reduced_terms
 from kerv_jax._operator.options import Options
 from kerv_jax._operator.statistics import STATISTICS, precise_product, squared_distance
+from kerv_jax.kernels.additive import PairStatistic
 from kerv_jax.kernels.base import Kernel
 from kerv_jax.kernels.concatenate import take_features
 from kerv_jax.kernels.definitions import INNER_PRODUCT, SQUARED_DISTANCE
+from kerv_jax.kernels.pytree import map_leaves
 
 
 def from_statistics(
@@ -30,8 +34,8 @@ def from_statistics(
     The output, in its layout and in ``options.compute_dtype``.
   """
   axis = options.dimension_numbers.out_spec[1]
-  own: list[dict[str, Array]] = [{} for _ in parts]
-  users: dict[str, list[int]] = {}
+  own: list[dict[Any, Array]] = [{} for _ in parts]
+  users: dict[Any, list[int]] = {}
   for i, (_, _, kernel) in enumerate(parts):
     for name in kernel.statistics or ():
       users.setdefault(name, []).append(i)
@@ -44,6 +48,11 @@ def from_statistics(
       value = shared = precise_product(lhs, *operands)
     elif name == distance:
       value = squared_distance(lhs, *operands, shared)
+    elif isinstance(name, PairStatistic):
+      kernel = map_leaves(
+        functools.partial(_of_all, ranges=ranges, options=operands[1]), name.kernel
+      )
+      value = reduced_terms(lhs, *operands, kernel)
     else:
       value = STATISTICS[name](lhs, *operands)
     first = 0
@@ -54,12 +63,26 @@ def from_statistics(
       first += stop - start
   out = []
   for (start, stop, kernel), statistics in zip(parts, own, strict=True):
-    vectors = jax.tree.map(lambda v: options.per_feature(v) if v.ndim else v, kernel)
-    value = vectors.from_statistics(statistics)
+    vectors = map_leaves(lambda v: options.per_feature(v) if v.ndim else v, kernel)
+    renamed = zip(vectors.statistics or (), kernel.statistics or (), strict=True)
+    value = vectors.from_statistics({new: statistics[old] for new, old in renamed})
     shape = list(value.shape)
     shape[axis] = stop - start
     out.append(jnp.broadcast_to(value, shape) if len(parts) > 1 else value)
   return jnp.concatenate(out, axis)
+
+
+def _of_all(leaf: Array, ranges: Sequence[tuple[int, int]], options: Options) -> Array:
+  """A hyperparameter of every range of features as one of all that are computed."""
+  if leaf.ndim == 0:
+    return leaf
+  if options.feature_group_count == 1:
+    return jnp.concatenate([leaf] * len(ranges))
+  # All features are computed; the values of those that nobody asks for are of no interest.
+  whole = jnp.broadcast_to(leaf[:1], (options.features,))
+  for start, _ in ranges:
+    whole = lax.dynamic_update_slice(whole, leaf, (start,))
+  return whole
 
 
 def _of_features(

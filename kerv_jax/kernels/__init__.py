@@ -28,6 +28,15 @@ References:
   Wang, Yang, Xie, Yuan, "Kervolutional Neural Networks", CVPR 2019 ("the paper" below).
 """
 
+from kerv_jax.kernels.additive import (
+  AdditiveKernel,
+  Chebyshev,
+  ChiSquared,
+  Huber,
+  Intersection,
+  MaxPlus,
+  Minkowski,
+)
 from kerv_jax.kernels.base import (
   AbsoluteDistanceKernel,
   InnerProductKernel,
@@ -65,8 +74,9 @@ from kerv_jax.kernels.pytree import Hyperparameter, hyperparameter, static
 
 __all__ = [
   "ABSOLUTE_DISTANCE", "ADDER_DISTANCE", "FILTER_SQUARED_NORM", "INNER_PRODUCT", "L1", "L2",
-  "PATCH_SQUARED_NORM", "SQUARED_DISTANCE", "AbsoluteDistanceKernel", "Cauchy", "Concatenate",
-  "Cosine", "Custom", "Gaussian", "Hyperparameter", "InnerProductKernel", "Kernel", "Laplacian",
-  "Linear", "Negative", "Polynomial", "Product", "RationalQuadratic", "Scaled", "Sigmoid",
-  "SquaredDistanceKernel", "Sum", "hyperparameter", "safe_sqrt", "static",
+  "PATCH_SQUARED_NORM", "SQUARED_DISTANCE", "AbsoluteDistanceKernel", "AdditiveKernel", "Cauchy",
+  "Chebyshev", "ChiSquared", "Concatenate", "Cosine", "Custom", "Gaussian", "Huber",
+  "Hyperparameter", "InnerProductKernel", "Intersection", "Kernel", "Laplacian", "Linear",
+  "MaxPlus", "Minkowski", "Negative", "Polynomial", "Product", "RationalQuadratic", "Scaled",
+  "Sigmoid", "SquaredDistanceKernel", "Sum", "hyperparameter", "safe_sqrt", "static",
 ]  # fmt: skip

@@ -11,10 +11,10 @@ from jax import Array
 
 from kerv_jax.kernels.definitions import (
   ABSOLUTE_DISTANCE,
-  DEFINITIONS,
   INNER_PRODUCT,
   SQUARED_DISTANCE,
   at_least_float32,
+  define,
 )
 from kerv_jax.kernels.pytree import Hyperparameter, Node, child, hyperparameter
 
@@ -93,7 +93,7 @@ class Kernel(Node):
       raise ValueError(
         f"`x` and `w` must have shape (..., K) with the same K, got {x.shape} and {w.shape}"
       )
-    return self.from_statistics({n: DEFINITIONS[n](x, w) for n in names}).astype(dtype)
+    return self.from_statistics({n: define(n, x, w) for n in names}).astype(dtype)
 
   def __add__(self, other: Any) -> "Sum":
     """``k1 + k2``: the sum of two kernel functions."""

@@ -102,6 +102,12 @@ DEFINITIONS: dict[str, Callable[[Array, Array], Array]] = {
 """Each patch statistic as its formula on patches and filters, the last axis reduced."""
 
 
+def define(statistic: Any, x: Array, w: Array) -> Array:
+  """A patch statistic by its definition: one of the above by name, or one that defines itself."""
+  definition: Callable[..., Array] = statistic if callable(statistic) else DEFINITIONS[statistic]
+  return definition(x, w)
+
+
 def safe_sqrt(x: Array) -> Array:
   """Square root whose derivatives are 0, not infinite or NaN, at 0.
 

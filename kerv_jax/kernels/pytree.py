@@ -6,8 +6,8 @@ such an object, or a tuple of them) or *static* (structure, part of the tree's d
 
 import dataclasses
 import operator
-from collections.abc import Hashable, Mapping
-from typing import Any, Literal, Self, cast, dataclass_transform
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any, Literal, Self, TypeVar, cast, dataclass_transform
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +19,7 @@ from jax.tree_util import GetAttrKey
 Hyperparameter = float | np.ndarray | Array
 """A scalar, or a vector of one value per output feature."""
 
-Constraint = Literal["positive", "non-negative", "any"]
+Constraint = Literal["positive", "non-negative", "at least 1", "any"]
 
 
 def hyperparameter(*, default: Any = dataclasses.MISSING, constraint: Constraint = "any") -> Any:
@@ -28,7 +28,8 @@ def hyperparameter(*, default: Any = dataclasses.MISSING, constraint: Constraint
   Args:
     default: the constructor's default; none if left out.
     constraint: the values allowed, checked whenever the value is known: "positive",
-      "non-negative" or "any".  The first two stay positive when they are learned.
+      "non-negative", "at least 1" or "any".  The first two stay positive when they are learned, the
+      third stays above 1.
 
   Returns:
     A dataclass field.
@@ -58,6 +59,9 @@ def child(*, default: Any = dataclasses.MISSING) -> Any:
     A dataclass field.
   """
   return dataclasses.field(default=default, metadata={"kind": "child"})
+
+
+_AnyNode = TypeVar("_AnyNode", bound="Node")
 
 
 def _kind(field: dataclasses.Field) -> str:
@@ -163,6 +167,28 @@ class Node:
     return hash(self._key())
 
 
+def map_leaves(function: Callable[[Any], Any], node: _AnyNode) -> _AnyNode:
+  """Applies a function to the hyperparameters, once to those that are the same.
+
+  Args:
+    function: of a leaf.
+    node: the object.
+
+  Returns:
+    An object of the same structure, in which what was equal numbers, or one array, is one object.
+  """
+  done: dict[Any, Any] = {}
+
+  def once(leaf: Any) -> Any:
+    key = leaf if isinstance(leaf, float) else id(leaf)
+    key = type(leaf), key
+    if key not in done:
+      done[key] = function(leaf)
+    return done[key]
+
+  return jax.tree.map(once, node)
+
+
 def _walk(node: Any) -> list[tuple[str, tuple[Any, Constraint]]]:
   """Name, value and constraint of every leaf, in the order of the pytree."""
   found: list[tuple[str, tuple[Any, Constraint]]] = []
@@ -190,7 +216,8 @@ def _leaf_key(leaf: Any) -> Hashable:
 
 def _checked(name: str, value: Any, constraint: Constraint) -> Hyperparameter:
   """The value as a float or a floating array of rank 0 or 1; an error if it is not allowed."""
-  allowed = f"a {constraint} number" if constraint != "any" else "a number"
+  numbers = {"any": "a number", "at least 1": "a number of at least 1"}
+  allowed = numbers.get(constraint, f"a {constraint} number")
   allowed += " (or one per output feature)"
   if isinstance(value, (bool, str, bytes)) or value is None:
     raise TypeError(f"`{name}` must be {allowed}, got {value!r}")
@@ -209,6 +236,8 @@ def _checked(name: str, value: Any, constraint: Constraint) -> Hyperparameter:
       wrong |= ~(known > 0)
     elif constraint == "non-negative":
       wrong |= ~(known >= 0)
+    elif constraint == "at least 1":
+      wrong |= ~(known >= 1)
     if np.any(wrong):
       raise ValueError(f"`{name}` must be {allowed}, got {value!r}")
   if isinstance(value, Array):

@@ -5,8 +5,7 @@ filters with the reduction over it, so that no array of all pairs exists.  Batch
 stay axes of their own, so shardings and symbolic sizes pass through.
 """
 
-import functools
-from collections.abc import Iterator
+import math
 from typing import Any
 
 import jax
@@ -15,6 +14,9 @@ from jax import Array, lax
 
 from kerv_jax._operator.layout import Geometry
 from kerv_jax._operator.reductions import Operands, Reduction, Term
+
+_STEPS = 9  # The window's taps are summed in so many steps, one after another: bounds the memory.
+_FEW_CHANNELS = 8  # Of up to so many, XLA sums all taps in one loop, in no memory.
 
 
 def total(term: Term, operands: Operands, reduction: Reduction, geo: Geometry) -> Any:
@@ -29,8 +31,12 @@ def total(term: Term, operands: Operands, reduction: Reduction, geo: Geometry) -
   Returns:
     Shape (batch, *out_spatial, features); a tuple of these for a reduction of tuples.
   """
-  parts = [reduction.over(term(*values), -2) for values, _ in _taps(operands, geo)]
-  result = functools.reduce(reduction.combine, parts)  # (batch, *out_spatial, groups, features)
+  result: Any = None  # (batch, *out_spatial, groups, features)
+  for number, tap in enumerate(geo.taps):
+    if geo.channels > _FEW_CHANNELS and number and number % _abreast(geo) == 0:
+      operands, result = lax.optimization_barrier((operands, result))
+    part = reduction.over(term(*_seen(operands, geo, tap)), -2)
+    result = part if result is None else reduction.combine(result, part)
   return jax.tree.map(lambda value: value.reshape(geo.out_shape), result)
 
 
@@ -53,8 +59,14 @@ def cotangents(
   lhs = jnp.zeros_like(operands.lhs[0])
   rhs = []
   params = [jnp.zeros_like(value) for value in operands.params]
-  for values, (first, last) in _taps(operands, geo):
-    dx, dw, dp = _pulled_back(term, values, g)
+  # What XLA takes for other operands: else it would keep the array of all pairs, which the
+  # reductions could share, instead of computing it twice in passing.
+  others = lax.optimization_barrier(operands)
+  for number, tap in enumerate(geo.taps):
+    if number and number % _abreast(geo) == 0:
+      operands, others, g, lhs = lax.optimization_barrier((operands, others, g, lhs))
+    dx, dw, dp = _pulled_back(term, _seen(operands, geo, tap), _seen(others, geo, tap), g)
+    _, first, last = tap
     dx = dx.reshape(geo.batch, *geo.out_spatial, geo.groups * geo.channels)
     pads = [
       (a, n - b, s - 1) for a, b, n, s in zip(first, last, geo.spatial, geo.strides, strict=True)
@@ -65,41 +77,45 @@ def cotangents(
   return lhs, jnp.stack(rhs).reshape(operands.rhs[0].shape), tuple(params)
 
 
-def _pulled_back(term: Term, values: Any, g: Array) -> tuple[Array, Array, tuple[Array, ...]]:
-  """The cotangents of a tap's view, of its weights and of the parameters."""
-  (x, *xs), (w, *ws), params, outs = values
+def _pulled_back(term: Term, seen: Any, other: Any, g: Array) -> tuple[Any, ...]:
+  """The cotangents of a tap's view; of its weights and of the parameters, from other operands."""
 
-  def of(x: Array, w: Array, params: tuple[Array, ...]) -> Array:
-    return term((x, *xs), (w, *ws), params, outs)
+  def to_input() -> tuple[Array]:
+    (x, *xs), *rest = seen
+    out, pull = jax.vjp(lambda x: term((x, *xs), *rest), x)
+    return pull(jnp.broadcast_to(g, out.shape))
 
-  out, to_input = jax.vjp(lambda x: of(x, w, params), x)
-  g = jnp.broadcast_to(g, out.shape)
-  # From operands that XLA takes for others: else it would keep the array of all pairs, which the
-  # reductions could share, instead of computing it twice in passing.
-  other, weights = lax.optimization_barrier((x, w))
-  _, to_others = jax.vjp(lambda w, params: of(other, w, params), weights, params)
-  return *to_input(g), *to_others(g)
+  def to_others() -> tuple[Array, Any]:
+    xs, (w, *ws), params, outs = other
+    out, pull = jax.vjp(lambda w, params: term(xs, (w, *ws), params, outs), w, params)
+    return pull(jnp.broadcast_to(g, out.shape))
+
+  return *to_input(), *to_others()
 
 
-def _taps(operands: Operands, geo: Geometry) -> Iterator[tuple[Any, Any]]:
-  """The operands that each tap of the window sees, which broadcast, and where its view lies.
+def _abreast(geo: Geometry) -> int:
+  """How many taps XLA may compute at once, each into an array of its own."""
+  return -(-math.prod(geo.window) // _STEPS)
+
+
+def _seen(operands: Operands, geo: Geometry, tap: Any) -> Any:
+  """The operands that a tap of the window sees, which broadcast.
 
   Their axes are (batch, *out_spatial, groups, channels, features).
   """
-  rank = len(geo.window)
-  lead = (1,) * (rank + 1)
-  filters = [
-    jnp.moveaxis(w.reshape(*geo.window, geo.channels, geo.groups, geo.features), -2, -3)
-    for w in operands.rhs
-  ]
+  index, first, last = tap
+  lead = (1,) * (len(geo.window) + 1)
+
+  def weights(rhs: Array) -> Array:
+    own = rhs[index].reshape(geo.channels, geo.groups, geo.features)
+    return jnp.swapaxes(own, 0, 1).reshape(*lead, geo.groups, geo.channels, geo.features)
+
+  views = tuple(geo.view(x, first, last)[..., None] for x in operands.lhs)
   params = tuple(
     p if p.ndim == 0 else p.reshape(*lead, geo.groups, 1, geo.features) for p in operands.params
   )
   outs = tuple(_outputs(y, geo) for y in operands.outs)
-  for tap, first, last in geo.taps:
-    views = tuple(geo.view(x, first, last)[..., None] for x in operands.lhs)
-    weights = tuple(w[tap].reshape(*lead, *w.shape[-3:]) for w in filters)
-    yield (views, weights, params, outs), (first, last)
+  return views, tuple(map(weights, operands.rhs)), params, outs
 
 
 def _outputs(value: Array, geo: Geometry) -> Array:

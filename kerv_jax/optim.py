@@ -57,7 +57,7 @@ def scale_by_adder_rate(eta: float = 0.2, mask: Any = None) -> Any:
     raise ValueError(f"`eta` must be a positive number, got {eta!r}")
 
   def scale(gradient: jax.Array) -> jax.Array:
-    wide = gradient.astype(jnp.promote_types(gradient.dtype, jnp.float32))
+    wide = gradient.astype(gradient.dtype if gradient.dtype.itemsize >= 4 else jnp.float32)
     largest = jnp.max(jnp.abs(wide), initial=0)
     wide = wide / jnp.where(largest > 0, largest, 1)  # so that no square overflows or underflows
     norm = jnp.sqrt(jnp.sum(jnp.square(wide)))

@@ -1,10 +1,24 @@
-"""Sets the compiler's lowest effort before JAX is imported: tests are mostly compilation."""
+"""Settings of every test, made before JAX is imported, and which tests run.
 
+No promotion of dtypes or ranks that the code does not write down, here and in the processes that
+tests start; and the compiler's lowest effort, since tests are mostly compilation.
+"""
+# ruff: noqa: E402
+
+import importlib.metadata
 import os
 
-os.environ["XLA_FLAGS"] = "--xla_backend_optimization_level=0 " + os.environ.get("XLA_FLAGS", "")
+FLAGS = ["--xla_backend_optimization_level=0", "--xla_cpu_parallel_codegen_split_count=1"]
+if importlib.metadata.version("jaxlib").startswith("0.10."):  # a third of the time; gone in 0.12
+  FLAGS.append("--xla_cpu_use_fusion_emitters=false")
+os.environ["XLA_FLAGS"] = " ".join([*FLAGS, os.environ.get("XLA_FLAGS", "")])
+os.environ["JAX_NUMPY_DTYPE_PROMOTION"] = "strict"
+os.environ["JAX_NUMPY_RANK_PROMOTION"] = "raise"
 
+import chex
 import hypothesis
+import jax
+import pytest
 
 hypothesis.settings.register_profile(
   "ci", max_examples=40, derandomize=True, deadline=None, database=None
@@ -13,3 +27,40 @@ hypothesis.settings.register_profile(
   "full", parent=hypothesis.settings.get_profile("ci"), max_examples=2000
 )
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+def pytest_addoption(parser):
+  parser.addoption(
+    "--cases", type=int, metavar="N", help="of each test only N cases, spread over all of them"
+  )
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config):
+  """One process for single files, where starting others takes longer than they save."""
+  return None if any(map(os.path.isdir, config.args)) else 0
+
+
+def pytest_collection_modifyitems(config, items):
+  most = config.getoption("cases")
+  if most is None:
+    return
+  cases = {}
+  for item in items:
+    cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+  chosen = {item for same in cases.values() for item in same[:: -(-len(same) // most)]}
+  config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+  items[:] = [item for item in items if item in chosen]
+
+
+@pytest.fixture(autouse=True)
+def traces_counted_anew():
+  """`chex.assert_max_traces` counts by where a function is written: here, for each test."""
+  chex.clear_trace_counter()
+
+
+@pytest.fixture
+def promotion():
+  """JAX's usual promotion of dtypes, on which Flax's layers and Optax's Adam rely."""
+  with jax.numpy_dtype_promotion("standard"):
+    yield

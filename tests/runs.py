@@ -74,6 +74,8 @@ def launch(config, *more, cache=None, devices=1, x64=False):
   """The run in a process of its own."""
   flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
   environment = os.environ | {"XLA_FLAGS": flags, "JAX_ENABLE_X64": str(int(x64))}
+  if x64:  # images in float64, which Flax promotes with the parameters, in float32
+    environment["JAX_NUMPY_DTYPE_PROMOTION"] = "standard"
   if cache is not None:
     environment["JAX_COMPILATION_CACHE_DIR"] = str(cache)
     environment |= {name.upper(): str(value) for name, value in CACHE.items()}

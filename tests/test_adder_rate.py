@@ -43,6 +43,7 @@ def test_mask_and_dtype():
   assert_array_equal(updates["adder"]["bias"], 3.0)
 
 
+@pytest.mark.usefixtures("promotion")
 def test_an_adder_layer_learns_its_teacher():
   """From the paper's gradients and rates, filters come to those that made the outputs."""
   rng = np.random.default_rng(0)

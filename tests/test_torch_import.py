@@ -3,6 +3,7 @@
 import functools
 import sys
 
+import chex
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -126,7 +127,7 @@ def test_names_layouts_and_dtypes():
       rename=lambda name: name.replace("head", "fc"),
     ),
   ):
-    jax.tree.map(assert_array_equal, other, loaded)
+    chex.assert_trees_all_equal(other, loaded)
 
 
 def test_everything_that_does_not_fit_is_listed():
@@ -260,7 +261,7 @@ def test_read(torch, tmp_path):
   ):
     assert found.keys() == expected.keys()
     assert all(type(value) is np.ndarray for value in found.values())
-    jax.tree.map(assert_array_equal, found, expected)
+    chex.assert_trees_all_equal(found, expected)
   with pytest.raises(ValueError, match="`key` chooses"):
     torch_import.read(tmp_path / "nested.pt")
   with pytest.raises(ValueError, match="'epoch', 'state_dict'"):

@@ -2,10 +2,10 @@
 
 import functools
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
-from numpy.testing import assert_allclose, assert_array_equal
 
 
 def numpy_init(key, shape, dtype=jnp.float32):
@@ -29,18 +29,9 @@ def random_variables(module, x, seed=1):
   )
 
 
-def same(a, b):
-  """The same tree of the same bits."""
-  assert jax.tree.structure(a) == jax.tree.structure(b)
-  for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
-    assert x.dtype == y.dtype
-    assert_array_equal(np.asarray(x), np.asarray(y))
-
-
-def close(a, b, rtol=1e-5, atol=1e-5):
-  """The same tree of nearly the same numbers."""
-  assert jax.tree.structure(a) == jax.tree.structure(b)
-  jax.tree.map(functools.partial(assert_allclose, rtol=rtol, atol=atol), a, b)
+# The same tree of the same bits, and of nearly the same numbers.
+same = functools.partial(chex.assert_trees_all_equal, strict=True)
+close = functools.partial(chex.assert_trees_all_close, rtol=1e-5, atol=1e-5)
 
 
 def different(a, b):

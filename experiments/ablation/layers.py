@@ -43,7 +43,7 @@ class PointwiseConv(nn.Module):
     """Applies the layer to images, (batch, height, width, channels)."""
     shape = (*self.kernel_size, x.shape[-1], self.features)
     kernel = self.param("kernel", self.kernel_init, shape)
-    bias = self.param("bias", self.bias_init, (self.features,))
+    bias = self.param("bias", self.bias_init, (self.features,))[None, None, None]
     product = jax.lax.conv_general_dilated(
       x, kernel, (1, 1), self.padding, dimension_numbers=_DIMENSIONS
     )
@@ -84,7 +84,7 @@ class VolterraConv(nn.Module):
     """Applies the layer to images, (batch, height, width, channels)."""
     size = math.prod(self.kernel_size) * x.shape[-1]
     kernel = self.param("kernel", self.kernel_init, (*self.kernel_size, x.shape[-1], self.features))
-    bias = self.param("bias", self.bias_init, (self.features,))
+    bias = self.param("bias", self.bias_init, (self.features,))[None, None, None]
     pairs = size * (size + 1) // 2
     quadratic = self.param("quadratic", torch_bias_init(pairs), (pairs, self.features))
     linear = jax.lax.conv_general_dilated(

@@ -118,7 +118,8 @@ def make_optimizer(total_steps: int) -> optax.GradientTransformation:
 
   def make(learning_rate: jax.Array) -> optax.GradientTransformation:
     return optax.chain(
-      optax.trace(MOMENTUM), optax.scale_by_schedule(lambda step: -learning_rate * scale(step))
+      optax.trace(MOMENTUM),
+      optax.scale_by_schedule(lambda step: -learning_rate * scale(jnp.asarray(step, float))),
     )
 
   return optax.inject_hyperparams(make)(learning_rate=0.0)

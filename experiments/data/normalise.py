@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments import UsageError
+from kerv_jax.kernels.definitions import at_least_float32
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,12 +68,16 @@ class Normalisation:
         f"`mean` and `std` must have 1 value, or {images.shape[-1]} for so many channels, got "
         f"{len(self.mean)} and {len(self.std)}"
       )
-    wide = jnp.promote_types(dtype, jnp.float32)
+    wide = at_least_float32(dtype)
     scaled = images.astype(wide) / 255
+    mean, std = (
+      jax.lax.expand_dims(jnp.asarray(values, wide), range(images.ndim - 1))
+      for values in (self.mean, self.std)
+    )
     if self.mean != (0.0,):
-      scaled = scaled - jnp.asarray(self.mean, wide)
+      scaled = scaled - mean
     if self.std != (1.0,):
-      scaled = scaled / jnp.asarray(self.std, wide)
+      scaled = scaled / std
     return scaled.astype(dtype)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import optax
 
 from experiments import UsageError
+from kerv_jax.kernels.definitions import at_least_float32
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,9 +104,9 @@ def make_schedule(config: SGDConfig, *, steps_per_epoch: int, total_steps: int) 
     schedule = optax.piecewise_constant_schedule(rate, scales)
   else:
     schedule = optax.constant_schedule(rate)
-  if not warmup:
-    return schedule
-  return optax.join_schedules([lambda step: rate / warmup * (step + 1), schedule], [warmup])
+  if warmup:
+    schedule = optax.join_schedules([lambda step: rate / warmup * (step + 1), schedule], [warmup])
+  return lambda step: schedule(jnp.asarray(step, float))
 
 
 def learning_rate_at(
@@ -178,7 +179,7 @@ def cross_entropy(logits: jax.Array, labels: jax.Array, smoothing: float = 0.0) 
   Returns:
     The losses, (...), float32 or wider.
   """
-  logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+  logits = logits.astype(at_least_float32(logits.dtype))
   if not smoothing:
     return optax.softmax_cross_entropy_with_integer_labels(logits, labels)
   targets = jax.nn.one_hot(labels, logits.shape[-1], dtype=logits.dtype)

@@ -12,6 +12,7 @@ import optax
 
 from experiments.data import UNIT, Augmentation, Normalisation, augment
 from experiments.engine.optim import cross_entropy
+from kerv_jax.kernels.definitions import at_least_float32
 
 
 class TrainState(flax.struct.PyTreeNode):
@@ -186,4 +187,4 @@ class Learner:
     else:
       logits = self.model.apply(variables, inputs, **options)
     assert isinstance(logits, jax.Array)
-    return logits.astype(jnp.promote_types(logits.dtype, jnp.float32)), batch_stats
+    return logits.astype(at_least_float32(logits.dtype)), batch_stats

@@ -6,6 +6,7 @@ import operator
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 
@@ -79,12 +80,11 @@ class Kernel(Node):
       TypeError: if ``x`` or ``w`` is complex.
       ValueError: if their last axes differ in length.
     """
-    names = self.statistics
-    if names is None:
+    if self.statistics is None:
       raise TypeError(f"{type(self).__name__} must define `__call__` or `statistics`")
-    dtype = jnp.result_type(x, w)
-    if jnp.issubdtype(dtype, jnp.complexfloating):
+    if jnp.iscomplexobj(x) or jnp.iscomplexobj(w):
       raise TypeError(f"`x` and `w` must be real, got dtypes {x.dtype} and {w.dtype}")
+    dtype = jnp.result_type(x, w)
     if not jnp.issubdtype(dtype, jnp.floating):
       dtype = jnp.result_type(float)
     computed = at_least_float32(dtype)
@@ -93,7 +93,11 @@ class Kernel(Node):
       raise ValueError(
         f"`x` and `w` must have shape (..., K) with the same K, got {x.shape} and {w.shape}"
       )
-    return self.from_statistics({n: define(n, x, w) for n in names}).astype(dtype)
+    rank = max(x.ndim, w.ndim)
+    x, w = _of_rank(x, rank), _of_rank(w, rank)
+    kernel = _broadcastable(self, rank - 1, computed)
+    statistics = {name: define(name, x, w) for name in kernel.statistics}
+    return kernel.from_statistics(statistics).astype(dtype)
 
   def __add__(self, other: Any) -> "Sum":
     """``k1 + k2``: the sum of two kernel functions."""
@@ -194,9 +198,11 @@ class _Composite(Kernel):
     return self._combine([part.from_statistics(statistics) for part in self._parts])
 
   def __call__(self, x: Array, w: Array, /) -> Array:
-    if self.statistics is None:
-      return self._combine([part(x, w) for part in self._parts])
-    return super().__call__(x, w)
+    if self.statistics is not None:
+      return super().__call__(x, w)
+    values = [part(x, w) for part in self._parts]
+    rank = max(value.ndim for value in values)
+    return _broadcastable(self, rank, jnp.result_type(*values))._combine(values)
 
 
 class _Terms(_Composite):
@@ -302,6 +308,20 @@ class Scaled(_Composite):
 
   def __repr__(self) -> str:
     return f"{self.scale!r} * {_factor(self.kernel, Sum, Product, Scaled)}"
+
+
+def _of_rank(value: Array, rank: int) -> Array:
+  """An array with leading axes of length 1 up to a rank; scalars broadcast as they are."""
+  return value.reshape((1,) * (rank - value.ndim) + value.shape) if value.ndim else value
+
+
+def _broadcastable(kernel: Any, rank: int, dtype: Any) -> Any:
+  """A kernel whose hyperparameters, where they are arrays, are of a rank and a dtype."""
+
+  def cast(leaf: Any) -> Any:
+    return leaf if isinstance(leaf, float) else _of_rank(jnp.asarray(leaf, dtype), rank)
+
+  return jax.tree.map(cast, kernel)
 
 
 def _factor(kernel: Any, *weaker: type) -> str:

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from kerv_jax.initializers import torch_kernel_init
+from kerv_jax.kernels.definitions import at_least_float32
 
 he_normal = nn.initializers.variance_scaling(2.0, "fan_out", "normal")
 """N(0, 2 / fan_out) with fan_out = prod(window) * features, as in the residual networks' code.
@@ -80,9 +81,9 @@ class BatchNorm(nn.Module):
     mean_average = self.variable("batch_stats", "mean", jnp.zeros, shape, jnp.float32)
     var_average = self.variable("batch_stats", "var", jnp.ones, shape, jnp.float32)
 
-    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    wide = x.astype(at_least_float32(x.dtype))
     if self.train and not self.is_initializing():
-      mean, var, number = _moments(wide, mean_average.value, self.axis_name)
+      mean, var, number = _moments(wide, mean_average.value.astype(wide.dtype), self.axis_name)
       if number < 2:
         raise ValueError(
           "batch normalisation needs more than one value of each feature in training, got "
@@ -90,11 +91,19 @@ class BatchNorm(nn.Module):
         )
       unbiased = var * (number / (number - 1))
       for average, value in ((mean_average, mean), (var_average, unbiased)):
-        average.value = self.momentum * average.value + (1 - self.momentum) * value
+        kept = self.momentum * average.value
+        average.value = kept + (1 - self.momentum) * value.astype(kept.dtype)
     else:
       mean, var = mean_average.value, var_average.value
-    y = (wide - mean) * (lax.rsqrt(var + self.epsilon) * scale) + bias
+    factor = lax.rsqrt(var.astype(wide.dtype) + self.epsilon) * scale.astype(wide.dtype)
+    mean, factor, bias = (_along_features(v, wide) for v in (mean, factor, bias))
+    y = (wide - mean) * factor + bias
     return y.astype(x.dtype)
+
+
+def _along_features(values: jax.Array, x: jax.Array) -> jax.Array:
+  """A value for each feature as an array of the dtype of ``x`` that broadcasts with it."""
+  return lax.expand_dims(values.astype(x.dtype), range(x.ndim - 1))
 
 
 def _moments(
@@ -107,7 +116,7 @@ def _moments(
   """
   axes = tuple(range(x.ndim - 1))
   number = math.prod(x.shape[:-1])
-  x = x - lax.stop_gradient(origin)
+  x = x - _along_features(lax.stop_gradient(origin), x)
   mean, square = jnp.mean(x, axes), jnp.mean(lax.square(x), axes)
   if axis_name is not None:
     mean, square = lax.pmean((mean, square), axis_name)
@@ -223,5 +232,5 @@ def classify(
   """
   if num_classes < 1:
     raise ValueError(f"`num_classes` must be at least 1, got {num_classes}")
-  x = jnp.mean(x, (1, 2), jnp.promote_types(x.dtype, jnp.float32))
+  x = jnp.mean(x, (1, 2), at_least_float32(x.dtype))
   return nn.Dense(num_classes, kernel_init=torch_kernel_init, bias_init=bias_init, name=name)(x)

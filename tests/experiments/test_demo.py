@@ -6,6 +6,7 @@ import shlex
 import subprocess
 import sys
 
+import chex
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -113,9 +114,7 @@ def test_steps_are_sgd_with_momentum_on_images_in_0_1():
     wanted.append(loss)
   state, losses, seconds = runner.run(state, data.picks(training.to_device(examples), order))
   np.testing.assert_allclose(losses, wanted, rtol=1e-5)
-  jax.tree.map(
-    lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), state.params, params
-  )
+  chex.assert_trees_all_close(state.params, params, rtol=1e-4, atol=1e-6)
   assert state.step == 5
   assert seconds > 0
 
@@ -131,7 +130,7 @@ def test_both_loops_give_the_same_result():
     state, last, _ = runner.run(state, data.picks(examples, order[9:]))
     results.append((state.params, np.concatenate([first, last])))
   assert np.ptp(results[0][1]) > 0.1
-  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), *results)
+  chex.assert_trees_all_close(*results, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(("backend", "loop"), [("cpu", "python"), ("gpu", "scan"), ("tpu", "scan")])
@@ -226,6 +225,7 @@ def test_run_that_starts_from_nan_has_diverged():
 
 
 @pytest.mark.parametrize("loop", ["python", "scan"])
+@pytest.mark.usefixtures("promotion")
 def test_runs_together_are_each_alone(loop):
   """Each with its seed, rate, order, part of the data, marks and, the last one, end."""
   train, test = training.to_device(blobs(60, 0)), training.to_device(blobs(23, 1))

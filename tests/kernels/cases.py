@@ -35,7 +35,9 @@ class Chebyshev(kernels.Kernel):
   weight: Hyperparameter = hyperparameter(default=1.0, constraint="non-negative")
 
   def __call__(self, x, w):
-    return self.weight * jnp.max(jnp.abs(x - w), axis=-1)
+    x, w = jnp.broadcast_arrays(x, w)
+    weight, largest = jnp.broadcast_arrays(self.weight, jnp.max(jnp.abs(x - w), axis=-1))
+    return weight * largest
 
 
 class ShiftedGaussian(kernels.Gaussian):

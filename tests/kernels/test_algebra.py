@@ -98,7 +98,7 @@ def test_vectors_scale_one_value_per_feature(module):
   scale = module.asarray([1.0, -2.0, 0.5], np.float32)
   for kernel in (scale * A, A * scale):
     assert type(kernel) is kernels.Scaled
-    assert_allclose(kernel(x, w), np.asarray(scale) * A(x, w), rtol=1e-5, atol=1e-6)
+    assert_allclose(kernel(x, w), np.asarray(scale) * np.asarray(A(x, w)), rtol=1e-5, atol=1e-6)
 
 
 def test_a_traced_number_scales(pair):

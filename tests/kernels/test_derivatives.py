@@ -2,6 +2,7 @@
 
 import itertools
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -94,9 +95,7 @@ def test_finite_where_patch_and_filter_are_equal_or_zero(name):
   a, b = as_float32(vectors(21))
   zero = jnp.zeros(LENGTH)
   for x, w in [(a, a), (zero, zero), (a, zero), (zero, b), (a, -a), (a, b.at[2].set(a[2]))]:
-    results = value_and_derivatives(kernel, x, w)
-    for path, leaf in jax.tree_util.tree_leaves_with_path(results):
-      assert np.all(np.isfinite(leaf)), (path, leaf)
+    chex.assert_tree_all_finite(value_and_derivatives(kernel, x, w))
 
 
 @pytest.mark.parametrize("kernel", [kernels.L1(), kernels.L2(), kernels.Laplacian(0.3)], ids=repr)
@@ -152,7 +151,7 @@ def test_polynomial_of_a_negative_base(degree):
     kernels.Polynomial(degree, jnp.float32(0.0)), x, jnp.zeros(3)
   )
   assert value == 0
-  assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves((first, second)))
+  chex.assert_tree_all_finite((first, second))
 
 
 EXTREMES = (1e-9, 1e-6, 1e-3, 1.0, 1e3, 1e6)
@@ -182,8 +181,7 @@ def test_extreme_hyperparameters_give_right_values_and_finite_gradients(name):
         **single,
       )
       assert_allclose(value, expected, rtol=2e-4, atol=2e-6 * max(1, *values), err_msg=repr(kernel))
-      for path, leaf in jax.tree_util.tree_leaves_with_path(gradient):
-        assert np.all(np.isfinite(leaf)), (kernel, path, leaf)
+      chex.assert_tree_all_finite(gradient)
 
 
 @pytest.mark.parametrize("sigma", [1e-30, 1e-20, 1e20, 1e30])

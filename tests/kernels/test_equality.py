@@ -2,8 +2,10 @@
 
 import copy
 import dataclasses
+import functools
 import pickle
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -94,20 +96,17 @@ def test_hash_under_a_trace():
 
 
 def test_a_kernel_is_a_static_argument_of_jit():
-  traces = []
-
-  def f(kernel, x):
-    traces.append(kernel)
+  @functools.partial(jax.jit, static_argnums=0)
+  @chex.assert_max_traces(n=3)
+  def jitted(kernel, x):
     return kernel(x, jnp.zeros_like(x))
 
-  jitted = jax.jit(f, static_argnums=0)
   x = jnp.ones(2)
   for _ in range(2):
     assert_allclose(jitted(kernels.Gaussian(0.5), x), np.exp(-1.0), rtol=1e-5, atol=0)
     assert_allclose(jitted(kernels.Gaussian(1.0), x), np.exp(-2.0), rtol=1e-5, atol=0)
     array = kernels.Gaussian(jnp.array([0.5, 1.0]))
     assert_allclose(jitted(array, x), np.exp([-1.0, -2.0]), rtol=1e-5, atol=0)
-  assert len(traces) == 3
 
 
 @every_case

@@ -52,7 +52,8 @@ def test_dense_is_the_kernel_of_input_and_column(kernel_fn, shape):
     expected = kernel_fn(flat[:, None], w.T)
   out = apply(layer, variables, x)
   assert out.shape == (*shape[:-1], 4)
-  assert_allclose(out, expected.reshape(out.shape) + bias, rtol=1e-5, atol=1e-5)
+  expected = np.asarray(expected).reshape(out.shape) + np.asarray(bias)
+  assert_allclose(out, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_the_product_is_not_a_field():

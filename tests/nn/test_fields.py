@@ -3,13 +3,13 @@
 import copy
 import functools
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from kerv_jax import kernels
-from kerv_jax.kernels import Hyperparameter, hyperparameter
 from kerv_jax.nn import KervConv
 from tests.nn.layers import (
   GaussianConv,
@@ -63,11 +63,9 @@ def test_repr_shows_the_kernel():
 
 @pytest.mark.parametrize("make", [lambda v: v, lambda v: np.full(3, v), lambda v: jnp.full(3, v)])
 def test_equal_layers_do_not_trace_again(make):
-  traces = []
-
   @functools.partial(jax.jit, static_argnums=0)
+  @chex.assert_max_traces(n=1)
   def run(layer, variables, x):
-    traces.append(layer)
     return apply(layer, variables, x)
 
   def layer(balance):
@@ -77,29 +75,24 @@ def test_equal_layers_do_not_trace_again(make):
   variables = init(layer(0.1), x)
   for _ in range(3):
     run(layer(0.1), variables, x)
-  assert len(traces) == 1
-  run(layer(0.2), variables, x)
-  assert len(traces) == 2
+  with pytest.raises(AssertionError, match="traced > 1 times"):
+    run(layer(0.2), variables, x)
 
 
 def test_jitted_apply_does_not_trace_again():
-  traces = []
-
-  class Counted(kernels.SquaredDistanceKernel):
-    gamma: Hyperparameter = hyperparameter(default=0.1, constraint="positive")
-
-    def profile(self, statistic):
-      traces.append(1)
-      return jnp.exp(-self.gamma * statistic)
-
-  layer = Kerv(3, (3, 3), kernel_fn=Counted(), learnable=True)
   x = normal(2, 5, 5, 2)
-  variables = init(layer, x)
-  apply = jax.jit(layer.apply)
-  traces.clear()
-  for seed in range(3):
-    apply(perturbed(variables, seed), x + seed)
-  assert len(traces) == 1
+  for kernel_fn in (kernels.Gaussian(0.1), kernels.Polynomial(2), kernels.L1()):
+    chex.clear_trace_counter()
+    layer = Kerv(3, (3, 3), kernel_fn=kernel_fn, learnable=bool(kernel_fn.hyperparameters()))
+    variables = init(layer, x)
+
+    @jax.jit
+    @chex.assert_max_traces(n=1)
+    def apply(variables, x, layer=layer):
+      return layer.apply(variables, x)
+
+    for seed in range(3):
+      apply(perturbed(variables, seed), x + seed)
 
 
 def test_eager_calls_do_not_compile_again(caplog):

@@ -260,6 +260,7 @@ OPTIONS = {
 
 
 @pytest.mark.parametrize("option", OPTIONS)
+@pytest.mark.usefixtures("promotion")
 def test_options_of_the_convolution(option):
   options = {"features": 4, "kernel_size": (3, 3), **OPTIONS[option]}
   layer = Conv(**options)

@@ -3,6 +3,7 @@
 import functools
 import pickle
 
+import chex
 import flax
 import jax
 import jax.numpy as jnp
@@ -174,8 +175,7 @@ def test_positive_and_finite_whatever_the_learning_rate(name):
     params = start
     for _ in range(4):
       value, gradient, params = step(params, rate)
-      assert np.isfinite(value)
-      assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(gradient))
+      chex.assert_tree_all_finite((value, gradient))
       for key, found in hyperparameters(layer, {"params": params}, x).items():
         assert np.all(np.isfinite(found)), (key, found)
         if key not in UNBOUNDED:

@@ -2,6 +2,7 @@
 
 import importlib.metadata
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -60,8 +61,7 @@ def check_linen(model, where, chosen, learned, **options):
     return jax.value_and_grad(loss)(params)
 
   value, gradients = gradient(variables["params"])
-  assert jnp.isfinite(value)
-  assert all(jnp.all(jnp.isfinite(leaf)) for leaf in leaves(gradients))
+  chex.assert_tree_all_finite((value, gradients))
   assert any(jnp.any(leaf != 0) for leaf in leaves(gradients))
   out = forward(fixed)(variables)
   assert not np.allclose(leaves(out)[0], leaves(expected)[0], rtol=1e-3, atol=1e-3)
@@ -111,6 +111,6 @@ def test_lpips_nnx_vgg():
   knn = kerv_nnx.kervolve(model, KERNEL, ["conv_0", "conv_2?"], learnable=True)
   assert len(kerv_nnx.summary(knn).splitlines()) == 2 + 5
   gradients = nnx.grad(lambda model: sum(jnp.mean(f**2) for f in model(IMAGES)))(knn)
-  assert all(jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(gradients))
+  chex.assert_tree_all_finite(gradients)
   assert any(jnp.any(leaf != 0) for leaf in jax.tree.leaves(gradients))
   assert not np.allclose(knn(IMAGES)[0], expected[0], rtol=1e-3, atol=1e-3)

@@ -202,7 +202,7 @@ def test_jit_vmap_and_derivatives_are_those_of_the_definition(layer):
     padding = "VALID" if layer.padding == "CIRCULAR" else layer.padding
     if layer.padding == "CIRCULAR":
       x = jnp.pad(x, [(0, 0), (1, 1), (1, 1), (0, 0)], mode="wrap")
-    return params["bias"] + kerv_general_dilated(
+    out = kerv_general_dilated(
       x,
       params["kernel"],
       (1, 1),
@@ -211,6 +211,7 @@ def test_jit_vmap_and_derivatives_are_those_of_the_definition(layer):
       kernel_fn=kernel_fn,
       method="patches",
     )
+    return out + params["bias"][None, None, None]
 
   @functools.partial(jax.jit, static_argnums=0)
   def everything(function, variables, stacked, x):
@@ -264,7 +265,8 @@ def test_gradient_with_respect_to_the_kernel_in_the_module():
     return jnp.sum(Kerv(3, (3, 3), kernel_fn=kernel_fn).apply(variables, x))
 
   gradient = jax.grad(loss)(kernels.Polynomial(2, 0.5))
-  linear = LinearConv(3, (3, 3)).apply(variables, x) - variables["params"]["bias"]
+  bias = variables["params"]["bias"][None, None, None]
+  linear = LinearConv(3, (3, 3)).apply(variables, x) - bias
   assert_allclose(gradient.balance, jnp.sum(2 * (linear + 0.5)), rtol=1e-4, atol=1e-3)
 
 

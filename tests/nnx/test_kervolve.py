@@ -244,7 +244,7 @@ class Holds(nnx.Module):
     self.conv = Conv(3, 4, (3, 3), rngs=rngs)
     self.drop = nnx.Dropout(0.5, rngs=rngs)
     self.key = nnx.data(jax.random.key(1))
-    self.scale = nnx.data(jnp.full(4, 2.0))
+    self.scale = nnx.data(jnp.full((1, 1, 1, 4), 2.0))
 
   def __call__(self, x):
     return self.drop(self.conv(x)) * self.scale

@@ -48,6 +48,7 @@ LAYERS = {
 
 
 @pytest.mark.parametrize("option", LAYERS)
+@pytest.mark.usefixtures("promotion")
 def test_linear_is_conv_bit_for_bit(option):
   options = {"kernel_size": (3, 3), **LAYERS[option]}
   conv = Conv(3, 6, **options, rngs=rngs())
@@ -202,6 +203,7 @@ def test_ensembles_and_scans():
   close(scanned(X, layers), singles[1](singles[0](X)))
 
 
+@pytest.mark.usefixtures("promotion")
 def test_an_optimizer_trains_hyperparameters_and_weights():
   teacher = Kerv(3, 4, (3, 3), kernel_fn=kernels.Gaussian(0.3), rngs=rngs())
   layer = learning()

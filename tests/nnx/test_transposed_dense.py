@@ -1,5 +1,6 @@
 """Transposed and dense kervolution in NNX against Flax's layers and linen's."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -39,6 +40,7 @@ def nnx_pair(name, fields, kernel_fn, **learning):
   ],
   ids=str,
 )
+@pytest.mark.usefixtures("promotion")
 def test_nnx_is_that_of_flax(name, fields):
   x = normal(2, 4, 5, 3)
   plain, linear = nnx_pair(name, fields, kernels.Linear())
@@ -85,10 +87,8 @@ def test_nnx_has_the_numbers_of_linen(name, kernel_fn):
 
   (value, grads), (expected, expected_grads) = gradient(layer), linen_gradient(variables)
   assert_allclose(value, expected, rtol=1e-5)
-  jax.tree.map(
-    lambda a, b: assert_allclose(a, b, rtol=1e-4, atol=1e-6),
-    nnx.to_pure_dict(grads),
-    expected_grads["params"],
+  chex.assert_trees_all_close(
+    nnx.to_pure_dict(grads), expected_grads["params"], rtol=1e-4, atol=1e-6
   )
   for learned, value in kernel_fn.hyperparameters().items():
     found = kerv_nnx.hyperparameters(layer)[""][learned]

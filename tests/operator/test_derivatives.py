@@ -2,6 +2,7 @@
 
 import functools
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -95,17 +96,16 @@ def test_derivatives_are_finite_where_patch_and_filter_are_equal(kernel):
   def loss(lhs, rhs, kernel):
     return jnp.sum(kerv(lhs, rhs, kernel, padding="VALID"))
 
+  def bent(lhs, rhs, kernel):
+    return sum(jnp.sum(jnp.sin(g)) for g in jax.grad(loss, (0, 1))(lhs, rhs, kernel))
+
   values = kerv(lhs, rhs, kernel, padding="VALID")
   if kernel in (kernels.L1(), kernels.L2()):
     np.testing.assert_array_equal(values[0, 0, 0], 0)  # they are equal
   kernel = jax.tree.map(jnp.float32, kernel)
-  first = jax.grad(loss, argnums=(0, 1, 2))(lhs, rhs, kernel)
-  second = jax.grad(
-    lambda *args: sum(jnp.sum(jnp.sin(g)) for g in jax.tree.leaves(jax.grad(loss, (0, 1))(*args))),
-    argnums=(0, 1),
-  )(lhs, rhs, kernel)
-  for value in jax.tree.leaves((values, first, second)):
-    assert jnp.all(jnp.isfinite(value))
+  first = jax.jit(jax.grad(loss, argnums=(0, 1, 2)))(lhs, rhs, kernel)
+  second = jax.jit(jax.grad(bent, argnums=(0, 1)))(lhs, rhs, kernel)
+  chex.assert_tree_all_finite((values, first, second))
 
 
 def test_second_derivative_of_the_gaussian_where_patch_and_filter_are_equal():
@@ -177,22 +177,27 @@ def test_jit_checkpoint_scan_and_forward_mode(kernel):
 
   args = (lhs, rhs, kernel)
   expected = jax.grad(loss, argnums=(0, 1, 2))(*args)
-  close = functools.partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-5)
-  jitted = jax.jit(jax.grad(jax.checkpoint(loss), argnums=(0, 1, 2)))(*args)
-  jax.tree.map(close, jitted, expected)
+  close = functools.partial(chex.assert_trees_all_close, rtol=1e-3, atol=1e-5)
+  close(jax.jit(jax.grad(jax.checkpoint(loss), argnums=(0, 1, 2)))(*args), expected)
   tangents = jax.tree.map(
     lambda v: jnp.cos(jnp.arange(v.size, dtype=v.dtype)).reshape(v.shape), args
   )
-  _, forward = jax.jvp(loss, args, tangents)
   inner = sum(
     jnp.vdot(a, b)
     for a, b in zip(jax.tree.leaves(expected), jax.tree.leaves(tangents), strict=True)
   )
-  close(forward, inner)
-  _, linear = jax.linearize(loss, *args)
-  close(linear(*tangents), inner)
-  _, scanned = lax.scan(lambda carry, x: (carry, jax.grad(loss)(x, rhs, kernel)), 0, lhs[None])
-  close(scanned[0], expected[0])
+
+  @jax.jit
+  def others(args, tangents):
+    forward = jax.jvp(loss, args, tangents)[1]
+    linear = jax.linearize(loss, *args)[1](*tangents)
+
+    def step(carry, x):
+      return carry, jax.grad(loss)(x, *args[1:])
+
+    return forward, linear, lax.scan(step, 0, args[0][None])[1][0]
+
+  close(others(args, tangents), (inner, inner, expected[0]))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import sys
 def test_every_kernel_on_8_devices():
   root = pathlib.Path(__file__).parents[2]
   flags = "--xla_force_host_platform_device_count=8 " + os.environ.get("XLA_FLAGS", "")
-  command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
+  command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "0"]
   done = subprocess.run(
     [*command, "tests/operator/mesh_cases.py"],
     cwd=root,

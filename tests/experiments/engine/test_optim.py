@@ -1,7 +1,7 @@
 import dataclasses
-import functools
 import math
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -119,9 +119,7 @@ def test_optimizer_is_sgd_step_for_step(case):
 
     for gradient, after in zip(gradients, wanted, strict=True):
       params, state = step(params, state, gradient)
-      jax.tree.map(
-        functools.partial(np.testing.assert_allclose, rtol=1e-12, atol=1e-13), params, after
-      )
+      chex.assert_trees_all_close(params, after, rtol=1e-12, atol=1e-13)
 
 
 def test_optimizer_keeps_float32():

@@ -1,5 +1,6 @@
 """The step, the evaluation and the loops around them."""
 
+import chex
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -45,10 +46,6 @@ def examples(number=40, seed=0):
   return data.Examples(*runs.blobs(number, seed))
 
 
-def assert_close(a, b, **tolerances):
-  jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, **tolerances), a, b)
-
-
 def test_step_uses_batch_statistics_and_keeps_running_ones():
   runner, shown = trainer(), examples()
   state = runner.init(1, (12, 12, 1))
@@ -75,7 +72,9 @@ def test_evaluation_uses_running_statistics():
   state = runner.init(0, (12, 12, 1))
   whole = runner.evaluate(state, each_once(shown, 23))
   for batch_size in (1, 7):  # with the statistics of a batch these would differ
-    assert_close(runner.evaluate(state, each_once(shown, batch_size)), whole, rtol=1e-5)
+    chex.assert_trees_all_close(
+      runner.evaluate(state, each_once(shown, batch_size)), whole, rtol=1e-5
+    )
 
 
 def test_both_loops_are_the_same_with_batch_statistics_and_augmentation():
@@ -88,7 +87,7 @@ def test_both_loops_are_the_same_with_batch_statistics_and_augmentation():
     state, first, _ = runner.run(state, picks(shown, order[:5]))
     state, last, _ = runner.run(state, picks(shown, order[5:]))
     ends.append((state, np.concatenate([first, last])))
-  assert_close(*ends, rtol=1e-4, atol=1e-5)
+  chex.assert_trees_all_close(*ends, rtol=1e-4, atol=1e-5)
 
 
 def test_stream_gives_what_memory_gives():
@@ -102,7 +101,7 @@ def test_stream_gives_what_memory_gives():
   )
   other, streamed, _ = stream.run(stream.init(0, (12, 12, 1)), batches)
   np.testing.assert_array_equal(streamed, losses)
-  jax.tree.map(np.testing.assert_array_equal, other, state)
+  chex.assert_trees_all_equal(other, state)
 
 
 def test_augmentation_normalisation_and_smoothing_are_those_asked_for():

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -121,7 +122,7 @@ def test_state_may_change_as_soon_as_save_returns(tmp_path):
   shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), wanted)
   checkpoints.close()
   again = Checkpoints(tmp_path, Layout())
-  jax.tree.map(np.testing.assert_array_equal, again.restore(shapes).state, wanted)
+  chex.assert_trees_all_equal(again.restore(shapes).state, wanted)
   again.close()
 
 

@@ -11,6 +11,7 @@ import shutil
 import signal
 import time
 
+import chex
 import jax
 import numpy as np
 import pytest
@@ -95,7 +96,7 @@ def lenet(data, tmp_path_factory):
 def assert_same(outcome, out, whole_outcome, whole_out):
   assert metrics(out) == metrics(whole_out)
   assert outcome.step == whole_outcome.step
-  jax.tree.map(np.testing.assert_array_equal, outcome.state, whole_outcome.state)
+  chex.assert_trees_all_equal(outcome.state, whole_outcome.state)
 
 
 def moved(config, out, **changes):
@@ -511,7 +512,7 @@ def test_diverging_run_stops_and_keeps_what_was_good(data, tmp_path):
   assert [path.name for path in (tmp_path / "checkpoints").glob("[0-9]*")] == ["7"]
   again, printed = train(moved(config, tmp_path, accept_changes=True))
   assert "goes on from step 7" in printed
-  assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(again.state))
+  chex.assert_tree_all_finite(again.state)
 
 
 def test_run_that_cannot_save_ends_with_the_cause(data, tmp_path):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -9,6 +10,8 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from kerv_jax._operator.options import Options
+
+_MOST_TAPS = 128  # Of longer windows a program does not name each tap: it would compile for long.
 
 
 class Geometry(NamedTuple):
@@ -62,6 +65,27 @@ class Geometry(NamedTuple):
     stop = [self.batch, *last, lhs.shape[-1]]
     view = lax.slice(lhs, [0, *first, 0], stop, [1, *self.strides, 1])
     return view.reshape(self.batch, *self.out_spatial, self.groups, self.channels)
+
+  @property
+  def unrolled(self) -> bool:
+    """Whether the taps are few enough for a program that names each of them."""
+    return math.prod(self.window) <= _MOST_TAPS
+
+  def patches(self, lhs: Array) -> Array:
+    """All patches of a padded input: shape (batch, *out_spatial, groups, taps, channels)."""
+    shape = (self.batch, *self.out_spatial, self.groups, math.prod(self.window), self.channels)
+    if self.unrolled:
+      views = [self.view(lhs, first, last) for _, first, last in self.taps]
+      return jnp.stack(views, axis=-2)
+    rank = len(self.window)
+    for i in range(rank):  # of the axes (batch, *out_spatial, *spatial left, features, *window)
+      starts = jnp.arange(self.out_spatial[i]) * self.strides[i]
+      taps = jnp.arange(self.window[i]) * self.dilation[i]
+      lhs = jnp.take(lhs, starts[:, None] + taps, axis=i + 1)
+      lhs = jnp.moveaxis(lhs, i + 2, -1)
+    lhs = jnp.moveaxis(lhs, rank + 1, -1)
+    lhs = lhs.reshape(*lhs.shape[: rank + 1], shape[-2], self.groups, self.channels)
+    return jnp.swapaxes(lhs, -2, -3)
 
 
 def channels_last(lhs: Array, rhs: Array, options: Options) -> tuple[Array, Array, Geometry]:
@@ -126,4 +150,6 @@ def padded(lhs: Array, options: Options) -> tuple[Array, Options]:
   ):
     config[axis] = (low, high, dilation - 1)
   padded = lax.pad(lhs, jnp.zeros((), lhs.dtype), config)
-  return padded, dataclasses.replace(options, padding=no_padding, lhs_dilation=no_dilation)
+  return padded, dataclasses.replace(
+    options, padding=no_padding, padding_name=None, lhs_dilation=no_dilation
+  )

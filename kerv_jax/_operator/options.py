@@ -21,6 +21,7 @@ class Options:
     dimension_numbers: axes of batch, feature and space in each operand and the output.
     strides: one per spatial dimension, as are the next three.
     padding: (low, high), after ``lhs_dilation``; negative values crop.
+    padding_name: the same as ``lax`` names it, or None; symbolic sizes need it.
     lhs_dilation: spacing of the input's elements.
     rhs_dilation: spacing of the filter's taps.
     window: the filter's spatial shape.
@@ -37,6 +38,7 @@ class Options:
   dimension_numbers: lax.ConvDimensionNumbers
   strides: tuple[int, ...]
   padding: tuple[tuple[int, int], ...]
+  padding_name: str | None
   lhs_dilation: tuple[int, ...]
   rhs_dilation: tuple[int, ...]
   window: tuple[int, ...]
@@ -125,6 +127,7 @@ def resolve(
     dimension_numbers=dnums,
     strides=strides,
     padding=pads,
+    padding_name=padding if isinstance(padding, str) else None,
     lhs_dilation=lhs_dilation,
     rhs_dilation=rhs_dilation,
     window=window,

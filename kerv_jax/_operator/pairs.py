@@ -163,6 +163,8 @@ def _total(term: Term, operands: Operands, reduction: Reduction, geo: Geometry) 
   cpu, default = (
     functools.partial(form.total, term, reduction=reduction, geo=geo) for form in (loops, fused)
   )
+  if not geo.unrolled:
+    return cpu(operands)
   return lax.platform_dependent(operands, cpu=cpu, default=default)
 
 
@@ -172,6 +174,8 @@ def _cotangents(
 ) -> tuple[Array, Array, tuple[Array, ...]]:
   """The cotangents of the sum's operands in the form that suits the platform."""
   cpu, default = (functools.partial(form.cotangents, term, geo=geo) for form in (loops, fused))
+  if not geo.unrolled:
+    return cpu(operands, cotangent)
   return lax.platform_dependent(operands, cotangent, cpu=cpu, default=default)
 
 

@@ -42,8 +42,7 @@ def from_patches(
   length = math.prod(geo.window) * geo.channels
   # The batch stays an axis of its own, so that it may be sharded over devices.
   lead = (geo.batch, math.prod(geo.out_spatial), geo.groups)
-  views = [geo.view(lhs, first, last).reshape(*lead, geo.channels) for _, first, last in geo.taps]
-  patches = jnp.stack(views, axis=-2).reshape(*lead, length)
+  patches = geo.patches(lhs).reshape(*lead, length)
   filters = jnp.moveaxis(rhs.reshape(length, geo.groups, geo.features), 0, -1)
   out = []
   with _matmul_precision(options.precision):

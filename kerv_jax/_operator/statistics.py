@@ -64,7 +64,7 @@ def convolve(
     lhs,
     rhs,
     options.strides,
-    options.padding,
+    options.padding_name or options.padding,
     options.lhs_dilation,
     options.rhs_dilation,
     options.dimension_numbers,

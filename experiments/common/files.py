@@ -23,3 +23,15 @@ def write_atomically(file: Path, content: str | bytes) -> None:
     temporary.replace(file)
   finally:
     temporary.unlink(missing_ok=True)
+
+
+def sweep(file: Path) -> None:
+  """Removes what processes have left that were killed while they wrote a file.
+
+  Args:
+    file: The file; no other process writes it now.
+  """
+  for path in file.parent.iterdir():
+    before, _, process = path.name.rpartition(".")
+    if before == f".{file.name}" and process.isdecimal():
+      path.unlink(missing_ok=True)

@@ -1,10 +1,11 @@
 """Data sets in Keras-style `.npz` files."""
 
+import math
 import zipfile
-import zlib
 from pathlib import Path
 
 import numpy as np
+from numpy.lib import format
 
 from experiments import UsageError
 from experiments.data.examples import Dataset, Examples
@@ -41,13 +42,12 @@ def load_npz(path: str | Path, option: str = "--data-dir") -> Dataset:
     )
   allowed = f"an .npz file of arrays {', '.join(NPZ_KEYS)}"
   try:
-    with file.open("rb") as stream:  # opened here: a damaged file makes np.load forget to close it
-      archive = np.load(stream, allow_pickle=False)
-      found = archive.files if isinstance(archive, np.lib.npyio.NpzFile) else []
-      missing = [key for key in NPZ_KEYS if key not in found]
-      arrays = {key: archive[key] for key in NPZ_KEYS if not missing}
-  except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-    raise UsageError(f"`{option}` must be {allowed}, got {str(file)!r}: {error}") from error
+    with zipfile.ZipFile(file) as archive:
+      missing = [key for key in NPZ_KEYS if f"{key}.npy" not in archive.namelist()]
+      arrays = {key: _array(archive, f"{key}.npy") for key in NPZ_KEYS if not missing}
+  except Exception as error:  # of many types, by what is damaged
+    text = str(error) or type(error).__name__
+    raise UsageError(f"`{option}` must be {allowed}, got {str(file)!r}: {text}") from error
   if missing:
     raise UsageError(
       f"`{option}` must be {allowed}, got {str(file)!r} without {', '.join(missing)}"
@@ -67,13 +67,31 @@ def load_npz(path: str | Path, option: str = "--data-dir") -> Dataset:
   return Dataset(train, test, str(file), int(train.labels.max()) + 1)
 
 
+def _array(archive: zipfile.ZipFile, name: str) -> np.ndarray:
+  """Returns an array of an archive, whose header must say what the archive says of its size."""
+  with archive.open(name) as stream:
+    version = format.read_magic(stream)
+    read_header = {(1, 0): format.read_array_header_1_0, (2, 0): format.read_array_header_2_0}
+    if version not in read_header:
+      raise ValueError(f"{name} has an array of an unknown version, {version}")
+    shape, _, dtype = read_header[version](stream)
+    said, there = math.prod(shape) * dtype.itemsize, archive.getinfo(name).file_size - stream.tell()
+    if said != there and not dtype.hasobject:
+      raise ValueError(f"{name} says that it has {said} bytes of {dtype}{shape}, and has {there}")
+  with archive.open(name) as stream:
+    array = format.read_array(stream, allow_pickle=False)
+    if stream.read(1):  # up to the end, where the checksum is compared
+      raise ValueError(f"{name} has more than an array")
+    return array
+
+
 def _examples(
   images: np.ndarray, labels: np.ndarray, part: str, file: Path, option: str
 ) -> Examples:
   """Checked arrays of one part of an `.npz` file."""
   shape = images.shape
   images = images[..., None] if images.ndim == 3 else images
-  labels = labels[:, 0] if labels.shape == (len(images), 1) else labels
+  labels = labels[:, 0] if labels.shape == (*shape[:1], 1) else labels
   if images.dtype != np.uint8 or images.ndim != 4 or 0 in shape:
     raise UsageError(
       f"`{option}` must hold uint8 images of shape (number, height, width) or (number, height, "

@@ -15,6 +15,7 @@ from PIL import Image
 
 from experiments import UsageError
 from experiments.data.examples import Dataset, Examples
+from experiments.data.prepared_checks import check_features, number_of_records, same_file
 from experiments.data.stream import StreamedDataset
 
 NAME = re.compile(r"(\w+)(?:/([\w.-]+))?(?::(\d+\.\d+\.\d+))?")
@@ -61,17 +62,21 @@ def load_prepared(
   folder = find_prepared(name, data_dir, tfds.list_builders(with_community_datasets=False), option)
   what = f"data set {name!r} in {str(folder)!r}"
   try:
+    check_features(folder)
     builder = tfds.builder_from_directory(folder)
-  except Exception as error:  # of many types, by what is damaged
-    raise UsageError(_unreadable(what, error)) from error
-  try:
     image, label = _image_and_label(builder.info, what)
     train, test = (_Split(builder, split, what) for split in _splits(builder.info, what))
+  except UsageError:
+    raise
   except NotImplementedError as error:  # no random access
     raise UsageError(
       f"{what} is prepared in another format than array_record; prepare it again, in another "
       f"folder: {how_to_prepare(name, 'FOLDER')}"
     ) from error
+  except Exception as error:  # of many types, by what is damaged
+    raise UsageError(_unreadable(what, error)) from error
+  if twice := same_file(train.files, test.files):
+    raise UsageError(f"{test.what} has examples to train on in {str(twice)!r}; prepare it again")
   *size, channels = image.shape
   if None not in size:
     shape = *size, channels
@@ -156,11 +161,23 @@ class _Split:
     import tensorflow_datasets as tfds
 
     self.image, self.label = builder.info.supervised_keys
+    self.num_classes = builder.info.features[self.label].num_classes
     self.what = f"{what}, split {split!r},"
+    about = builder.info.splits[split]
+    self.files = [Path(path) for path in about.filepaths]
     self.source = builder.as_data_source(split, decoders={self.image: tfds.decode.SkipDecoding()})
-    for path in builder.info.splits[split].filepaths:
-      if not Path(path).is_file():
+    for path, length in zip(self.files, about.shard_lengths, strict=True):
+      if not path.is_file():
         raise UsageError(f"{self.what} is incomplete: there is no file {str(path)!r}")
+      try:
+        number = number_of_records(path)
+      except Exception as error:  # of many types, by what is damaged
+        raise UsageError(_unreadable(self.what, error)) from error
+      if number != length:
+        raise UsageError(
+          f"{self.what} must have as many records in each file as dataset_info.json says, got "
+          f"{number} instead of {length} in {str(path)!r}; prepare it again"
+        )
 
   def __len__(self) -> int:
     return len(self.source)
@@ -174,9 +191,15 @@ class _Split:
       records = [(record[self.image], record[self.label]) for record in read()]
       if any(None in record for record in records):
         raise EOFError("a record is empty")  # so it is read where a file was cut off
-      return records
     except Exception as error:  # of many types, by what is damaged
       raise UsageError(_unreadable(self.what, error)) from error
+    for _, label in records:
+      if not 0 <= label < self.num_classes:
+        raise UsageError(
+          f"{self.what} must have a label from 0 to {self.num_classes - 1} for every image, got "
+          f"{label}"
+        )
+    return records
 
   def decode(self, shape: tuple[int, int, int]) -> Examples:
     """Returns all examples; every image is of this shape."""
@@ -191,11 +214,9 @@ class _Split:
         try:
           pixels = np.asarray(Image.open(io.BytesIO(content)).convert(mode))
           images[index] = pixels.reshape(shape)
-        except (OSError, SyntaxError, ValueError) as error:
+        except Exception as error:  # of many types, by what is damaged
           raise UsageError(f"{self.what} has a damaged image, {index}: {error}") from error
         labels[index] = label
-    if labels.min() < 0:
-      raise UsageError(f"{self.what} must have a label for every image, got {labels.min()}")
     return Examples(images, labels)
 
 

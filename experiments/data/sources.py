@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
+from experiments import UsageError
 from experiments.data.examples import Dataset, Examples
 from experiments.data.npz import load_npz
 from experiments.data.order import split_by_class
@@ -35,9 +36,12 @@ def load(
   """
   if name == SAMPLE:
     return load_embedded(seed=0)
-  if name.endswith(".npz") or (Path(name) / "mnist.npz").is_file():
-    return load_npz(name, option)
-  return load_prepared(name, data_dir, option=option)
+  try:
+    if name.endswith(".npz") or (Path(name) / "mnist.npz").is_file():
+      return load_npz(name, option)
+    return load_prepared(name, data_dir, option=option)
+  except OSError as error:
+    raise UsageError(f"`{option}` {name!r} cannot be read: {error}") from error
 
 
 def load_embedded(seed: int, test_fraction: float = 0.2) -> Dataset:

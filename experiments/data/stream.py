@@ -160,7 +160,7 @@ class StreamedDataset:
     content, label = examples[index]
     try:
       return Image.open(io.BytesIO(content)).convert("RGB" if self.channels == 3 else "L"), label
-    except (OSError, SyntaxError, ValueError) as error:
+    except Exception as error:  # of many types, by what is damaged
       part = "training" if examples is self.train else "test"
       raise UsageError(
         f"{self.description}: {part} image {index} cannot be decoded: {error}"

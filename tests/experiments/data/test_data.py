@@ -294,7 +294,7 @@ def test_image_of_another_shape_is_refused(tmp_path):
 def test_images_without_labels_are_refused(tmp_path):
   image, _ = pictures(1)[0]
   prepare(tmp_path, "toy", {"train": pictures(3), "test": [(image, -1)]})
-  with pytest.raises(UsageError, match="split 'test', must have a label for every image, got -1"):
+  with pytest.raises(UsageError, match=r"'test', must have a label from 0 to 9 .*, got -1"):
     data.load("toy", tmp_path)
 
 
@@ -422,7 +422,7 @@ def test_npz_that_is_cut_off_is_refused(npz, keep):
 def test_single_array_is_refused(tmp_path):
   np.save(tmp_path / "x.npy", arrays()["x_train"])
   with pytest.raises(
-    UsageError, match=r"`--data-dir` must be an .npz file.*without x_train, y_train"
+    UsageError, match=r"`--data-dir` must be an .npz file.*x\.npy': File is not a zip file"
   ):
     data.load_npz(tmp_path / "x.npy")
 

@@ -86,6 +86,7 @@ def perform(job: Job) -> list[Outcome]:
   if digest != job.protocol.data:
     raise UsageError(f"`--data` {job.data!r} has other examples than the rows are of")
   loaded = dataset.cut(loaded, job.protocol)
+  rows.check_room()
   trainings = [spec for spec in job.specs if isinstance(spec, Training)]
   if len(trainings) > 1:
     where["together"] = len(trainings)

@@ -100,7 +100,7 @@ class Pool:
       for outcome in future.result():
         self._say(outcome, places[outcome.spec])
       return
-    if not isinstance(error, UsageError | BrokenProcessPool):
+    if not isinstance(error, UsageError | OSError | BrokenProcessPool):
       traceback.print_exception(error)
     self.failed.append(f"{'; '.join(map(describe, group))}: {error}")
     self.say(f"{places[group[0]]} {self.failed[-1]}")

@@ -2,18 +2,23 @@
 
 import contextlib
 import dataclasses
-import fcntl
 import json
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from experiments import UsageError
+from experiments.ablation.form import check_results
 from experiments.ablation.protocol import Protocol, Spec, Training, command, identity, spec_from
 from experiments.common.files import write_atomically
+from experiments.common.forms import FormError, conform, parse_json, read_json
+from experiments.common.locks import FolderLock
 
 ROWS = "rows.jsonl"
 PROTOCOL = "protocol.json"
+ROOM = 2**18
+"""Bytes that rows of a run may take."""
 
 Row = dict[str, Any]
 """What came of a run: "id", "kind", "spec", "command" and results."""
@@ -68,16 +73,21 @@ class Rows:
     rows = {}
     for number, line in enumerate(lines, 1):
       try:
-        row = json.loads(line)
+        row = parse_json(line)
         spec = spec_from(row["kind"], row["spec"])
-      except (ValueError, KeyError, TypeError) as error:
+        check_results(row)
+      except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UsageError(
           f"{str(file)!r}, line {number}, is no row: {error!r}; take the line out, and the run is "
           "made again"
         ) from error
       if row.get("id") != identity(spec):
         raise UsageError(f"{str(file)!r}, line {number}: the row is not of its `id`")
-      rows[row["id"]] = row
+      if rows.setdefault(row["id"], row) != row:
+        raise UsageError(
+          f"{str(file)!r}, line {number}: another row of the same run has other results; take one "
+          "of them out"
+        )
     return rows
 
   def get(self, spec: Spec) -> Row | None:
@@ -134,20 +144,34 @@ class Rows:
       lines = [json.dumps(each, allow_nan=False) + "\n" for each in ordered]
       write_atomically(self.folder / ROWS, "".join(lines))
 
+  def check_room(self) -> None:
+    """Raises an OSError if a row could not be added, before a run is made for it."""
+    self.folder.mkdir(parents=True, exist_ok=True)
+    file = self.folder / ROWS
+    size = file.stat().st_size if file.exists() else 0
+    trial = self.folder / f"{ROWS}.trial.{os.getpid()}"
+    write_atomically(trial, bytes(size + ROOM))
+    trial.unlink()
+
   @contextlib.contextmanager
   def _locked(self) -> Iterator[None]:
     """While no other process adds a row; the lock goes with the process that holds it."""
-    with (self.folder / ".lock").open("w") as stream:
-      fcntl.flock(stream, fcntl.LOCK_EX)
+    lock = FolderLock(self.folder, ".lock", wait=True)
+    try:
       yield
+    finally:
+      lock.close()
 
   def _read_protocol(self) -> Protocol | None:
     file = self.folder / PROTOCOL
     try:
-      return Protocol(**{"definitions": 1} | json.loads(file.read_text(encoding="utf-8")))
+      values = read_json(file)
+      protocol = conform({"definitions": 1} | values, Protocol, "protocol")
+      protocol.check()
+      return protocol
     except FileNotFoundError:
       return None
-    except (OSError, ValueError, TypeError) as error:
+    except (UsageError, FormError, TypeError) as error:
       raise UsageError(f"{str(file)!r} is damaged: {error}") from error
 
 

@@ -1,72 +1,91 @@
 """The command line: `python -m experiments --help`."""
 
+import contextlib
 import os
 import shlex
 import sys
 from collections.abc import Sequence
 
+from experiments import UsageError, failures
+
+_KEPT = {"train": "checkpoints are kept", "ablation": "rows are kept"}
+
 
 def main(argv: Sequence[str] | None = None) -> int:
-  """Runs an experiment.
+  """Runs an experiment; what goes wrong becomes a line and an exit code here, and nowhere else.
 
   Args:
     argv: arguments after `python -m experiments`; None is those of this process.
 
   Returns:
-    The exit code: 0, 2 for input that will not do, 130 if interrupted; of training, see
-    `experiments.cli.EXIT_CODES`. Options that cannot be parsed, and `--help`, exit by themselves.
+    The exit code: 0; 130 if interrupted; 141 if who reads the output went away; of failures, see
+    `experiments.failures`. Options that cannot be parsed, and `--help`, exit by themselves.
   """
   argv = sys.argv[1:] if argv is None else list(argv)
   try:
+    with failures.output():
+      return _run(argv)
+  except KeyboardInterrupt:
+    print(f"interrupted; {_KEPT.get(''.join(argv[:1]), 'nothing written')}", file=sys.stderr)
+    return 130
+  except Exception as error:
+    known = failures.told(error)
+    if known is None:
+      raise
+    code, line = known
+    if line:
+      print(f"error: {line}", file=sys.stderr, flush=True)
+    return code
+
+
+def _run(argv: Sequence[str]) -> int:
+  """Does what the command says, and returns the exit code."""
+  try:
     import tyro
 
-    from experiments import UsageError, cli, demo
+    from experiments import cli, demo
     from experiments.ablation import command as ablation
   except ModuleNotFoundError as error:
-    print(f"error: {error}; experiments need: pip install '.[experiments]'", file=sys.stderr)
-    return 2
-  try:
-    if argv[:1] == ["train"]:  # its options have the defaults of a preset
-      return cli.train_command(argv[1:])
-    command = tyro.extras.subcommand_cli_from_dict(
-      {
-        "demo": demo.DemoConfig,
-        "train": cli.TrainCommand,
-        "list": cli.ListCommand,
-        "eval": cli.EvalCommand,
-        "ablation": ablation.AblationCommand,
-        "report": ablation.ReportCommand,
-      },
-      prog="python -m experiments",
-      description="Experiments with kervolution; `python -m experiments demo` is where to start.",
-      args=argv,
-    )
-    if isinstance(command, cli.ListCommand):
-      return cli.list_command(command)
-    if isinstance(command, cli.EvalCommand):
-      return cli.eval_command(command)
-    if isinstance(command, ablation.AblationCommand):
-      return ablation.run(command)
-    if isinstance(command, ablation.ReportCommand):
-      from experiments.ablation import report  # imports matplotlib
+    raise UsageError(f"{error}; experiments need: pip install '.[experiments]'") from error
+  if argv[:1] == ["train"]:  # its options have the defaults of a preset
+    return cli.train_command(argv[1:])
+  command = tyro.extras.subcommand_cli_from_dict(
+    {
+      "demo": demo.DemoConfig,
+      "train": cli.TrainCommand,
+      "list": cli.ListCommand,
+      "eval": cli.EvalCommand,
+      "ablation": ablation.AblationCommand,
+      "report": ablation.ReportCommand,
+    },
+    prog="python -m experiments",
+    description="Experiments with kervolution; `python -m experiments demo` is where to start.",
+    args=argv,
+  )
+  if isinstance(command, cli.ListCommand):
+    return cli.list_command(command)
+  if isinstance(command, cli.EvalCommand):
+    return cli.eval_command(command)
+  if isinstance(command, ablation.AblationCommand):
+    return ablation.run(command)
+  if isinstance(command, ablation.ReportCommand):
+    from experiments.ablation import report  # imports matplotlib
 
-      return report.run(command)
-    assert isinstance(command, demo.DemoConfig)
-    demo.run(command, shlex.join(["python", "-m", "experiments", *argv]))
-  except UsageError as error:
-    print(f"error: {error}", file=sys.stderr)
-    return 2
-  except BrokenPipeError:  # as in `... --help | head`
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 141
-  except KeyboardInterrupt:
-    kept = {"train": "checkpoints are kept", "ablation": "rows are kept"}.get(
-      "".join(argv[:1]), "nothing written"
-    )
-    print(f"interrupted; {kept}", file=sys.stderr)
-    return 130
+    return report.run(command)
+  assert isinstance(command, demo.DemoConfig)
+  demo.run(command, shlex.join(["python", "-m", "experiments", *argv]))
   return 0
 
 
+def _leave(code: int) -> None:
+  """Ends this process with a code, at once where threads or other processes would be waited for."""
+  if code in failures.AT_ONCE:
+    with contextlib.suppress(OSError):
+      sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+  sys.exit(code)
+
+
 if __name__ == "__main__":
-  sys.exit(main())
+  _leave(main())

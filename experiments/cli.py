@@ -2,13 +2,11 @@
 
 import dataclasses
 import json
-import os
 import shlex
 import sys
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
-import jax
 import tyro
 from rich import box
 from rich.console import Console
@@ -17,30 +15,11 @@ from rich.table import Table
 from experiments import UsageError
 from experiments.configs import presets
 from experiments.configs.config import TrainConfig
-from experiments.engine.processes import LostError, ParallelConfig, is_main
-from experiments.runs.checkpoints import SaveError
-from experiments.runs.ends import Diverged
+from experiments.engine.processes import ParallelConfig, is_main
+from experiments.failures import EXIT_CODES, EXIT_STOPPED, EXIT_USAGE
+from experiments.runs.continuation import UNSEALED
 from experiments.runs.evaluation import evaluate
-from experiments.runs.record import DamagedError
 from experiments.runs.run import train
-
-EXIT_USAGE, EXIT_DIVERGED, EXIT_UNSAVED, EXIT_LOST, EXIT_STOPPED = 2, 3, 4, 5, 75
-FAILURES: dict[type[Exception], int] = {
-  UsageError: EXIT_USAGE,
-  DamagedError: EXIT_USAGE,
-  Diverged: EXIT_DIVERGED,
-  SaveError: EXIT_UNSAVED,
-  LostError: EXIT_LOST,
-}
-_HINTS: dict[type[Exception], str] = {
-  DamagedError: "no checkpoint can be used; move them away or give `--run.fresh` to start again:\n",
-  LostError: "another process of this run was lost; the same command, in all of them, goes on from "
-  "the newest checkpoint. ",
-}
-EXIT_CODES = (
-  "Exit codes: 0 done; 2 something to mend in what was given; 3 the loss is not finite; 4 cannot "
-  "save; 5 another process was lost; 75 stopped by a signal and saved, the same command goes on."
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,14 +85,7 @@ def train_command(argv: Sequence[str]) -> int:
     default=preset.config,
   )
   command = shlex.join(["python", "-m", "experiments", "train", *argv])
-  try:
-    outcome = train(config, command, out=f"runs/{name}")
-  except tuple(FAILURES) as error:
-    code = FAILURES[type(error)]
-    print(f"error: {_HINTS.get(type(error), '')}{error}", file=sys.stderr, flush=True)
-    if jax.distributed.is_initialized() and not isinstance(error, UsageError):
-      os._exit(code)  # the orderly way waits for the other processes, which end by themselves
-    return code
+  outcome = train(config, command, out=f"runs/{name}")
   return EXIT_STOPPED if outcome.status == "stopped" else 0
 
 
@@ -165,6 +137,8 @@ def eval_command(command: EvalCommand) -> int:
   if is_main():
     for fault in result.pop("damaged"):
       print(f"damaged checkpoint: {fault}", file=sys.stderr)
+    if not result["sealed"]:
+      print(UNSEALED, file=sys.stderr)
     print(json.dumps(result))
   return 0
 

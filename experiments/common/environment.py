@@ -1,5 +1,6 @@
 """Where and with what something is run: the record that every result carries."""
 
+import hashlib
 import importlib.metadata
 import os
 import platform
@@ -9,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import jax
+
+import kerv_jax
 
 PACKAGES = ("kerv_jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
 """Packages whose versions are recorded where nothing else is asked for."""
@@ -85,3 +88,17 @@ def version(package: str) -> str | None:
     return importlib.metadata.version(package)
   except importlib.metadata.PackageNotFoundError:
     return None
+
+
+def code_digest() -> str:
+  """Returns a SHA-256 over the code of this library and of the experiments.
+
+  Returns:
+    64 hexadecimal digits, the same for the same files, wherever they lie.
+  """
+  total = hashlib.sha256()
+  for package in (Path(kerv_jax.__file__).parent, Path(__file__).parent.parent):
+    for file in sorted(package.rglob("*.py")):
+      total.update(f"\0{file.relative_to(package)}\0".encode())
+      total.update(file.read_bytes())
+  return total.hexdigest()

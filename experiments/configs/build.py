@@ -14,6 +14,8 @@ from experiments import UsageError, data
 from experiments.common.digests import digest
 from experiments.common.kernels import KERNELS, kernel
 from experiments.configs.config import ModelConfig, TrainConfig
+from experiments.configs.identity import STREAMED
+from experiments.configs.ranges import LARGEST
 from experiments.data import (
   IMAGENET,
   UNIT,
@@ -32,6 +34,8 @@ from kerv_jax import models
 from kerv_jax.nn import KervConv
 
 SMALLEST_LENET_IMAGE = 12
+SAMPLED = 64
+"""Examples of each part of a streamed set that its fingerprint looks at."""
 
 
 class Parts(NamedTuple):
@@ -100,6 +104,11 @@ def build(config: TrainConfig, layout: Layout) -> Parts:
     )
   layout.check_batch(config.data.batch_size, "--data.batch-size")
   steps_per_epoch = len(dataset.train) // config.data.batch_size
+  if config.epochs * steps_per_epoch > LARGEST:
+    raise UsageError(
+      f"`--epochs` must be at most {LARGEST // steps_per_epoch}, of {steps_per_epoch} steps each, "
+      f"got {config.epochs}"
+    )
   lengths = {"steps_per_epoch": steps_per_epoch, "total_steps": config.epochs * steps_per_epoch}
   schedule = optim.make_schedule(config.optim, **lengths)
   learner = Learner(
@@ -137,18 +146,28 @@ def build(config: TrainConfig, layout: Layout) -> Parts:
 
 
 def fingerprint(dataset: Dataset | StreamedDataset) -> str:
-  """Returns what tells data apart: all images in memory, of streamed ones their number.
+  """Returns what tells data apart.
 
   Args:
     dataset: data set as it is trained on.
+
+  Returns:
+    A digest of all images that are in memory; of streamed ones, `STREAMED` and one of their number
+    and of `SAMPLED` of each part.
   """
   parts: dict[str, Any] = {"classes": np.asarray(dataset.num_classes)}
-  for name in ("train", "test"):
-    examples = getattr(dataset, name)
-    parts[name] = np.asarray(len(examples))
-    if isinstance(dataset, Dataset):
-      parts[name] = {"images": examples.images, "labels": examples.labels}
-  return digest(parts)
+  if isinstance(dataset, Dataset):
+    for name, part in (("train", dataset.train), ("test", dataset.test)):
+      parts[name] = {"images": part.images, "labels": part.labels}
+    return digest(parts)
+  for name, examples in (("train", dataset.train), ("test", dataset.test)):
+    number = len(examples)
+    parts[name] = {"number": np.asarray(number)}
+    for index in np.unique(np.linspace(0, number - 1, min(number, SAMPLED)).astype(int)):
+      content, label = examples[int(index)]
+      image = np.frombuffer(content, np.uint8)
+      parts[name][str(index)] = {"image": image, "label": np.asarray(label)}
+  return STREAMED + digest(parts)
 
 
 def load(config: TrainConfig) -> Dataset | StreamedDataset:

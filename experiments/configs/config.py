@@ -2,13 +2,13 @@
 
 import dataclasses
 import importlib.util
-import types
-import typing
 from collections.abc import Mapping
 from typing import Any, Literal
 
 from experiments import UsageError
+from experiments.common.forms import FormError, conform
 from experiments.common.kernels import KERNELS, KernelName
+from experiments.configs.ranges import check_ranges
 from experiments.engine.optim import SGDConfig
 from experiments.engine.processes import ParallelConfig
 
@@ -25,6 +25,9 @@ ModelName = Literal[
   "resnet50",
   "resnet101",
 ]
+
+MAX_DEGREE = 1000
+"""A power that overflows float32 for all numbers but those within a tenth of 1."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,8 +56,8 @@ class ModelConfig:
 
   def check(self) -> None:
     """Raises a UsageError for the first option that will not do."""
-    if self.degree < 1:
-      raise UsageError(f"`--model.degree` must be at least 1, got {self.degree}")
+    if not 1 <= self.degree <= MAX_DEGREE:
+      raise UsageError(f"`--model.degree` must be from 1 to {MAX_DEGREE}, got {self.degree:.4g}")
     if not 0 <= self.balance < float("inf"):
       raise UsageError(f"`--model.balance` must be at least 0 and finite, got {self.balance}")
     if not 0 < self.gamma < float("inf"):
@@ -164,10 +167,6 @@ class RunConfig:
       raise UsageError(f"`--run.keep` must be at least 2, got {self.keep}")
 
 
-UNIDENTIFYING = frozenset({"run", "parallel", "data.data-dir"})
-"""What in a configuration decides no result: a run may go on with others."""
-
-
 @dataclasses.dataclass(frozen=True)
 class TrainConfig:
   """A training run."""
@@ -191,49 +190,19 @@ class TrainConfig:
       raise UsageError(f"`--seed` must be from 0 to {2**32 - 1}, got {self.seed}")
     for part in (self.model, self.data, self.optim, self.eval, self.parallel, self.run):
       part.check()
+    check_ranges(self)
 
 
-def from_dict(values: Mapping[str, Any], cls: type = TrainConfig, prefix: str = "--") -> Any:
+def from_dict(values: Mapping[str, Any]) -> TrainConfig:
   """Returns the configuration that `dataclasses.asdict` and JSON made these values of.
 
   Args:
     values: values by name, nested.
-    cls: class of the configuration.
-    prefix: prefix of the options, in errors.
 
   Raises:
-    UsageError: if a name is unknown or a value has the wrong type.
+    UsageError: if a name is unknown or missing, or a value has the wrong type.
   """
-  hints = typing.get_type_hints(cls)
-  unknown = sorted(values.keys() - hints.keys())
-  if unknown:
-    raise UsageError(
-      f"unknown in the configuration: {', '.join(prefix + name for name in unknown)}"
-    )
-  arguments: dict[str, Any] = {}
-  for name, value in values.items():
-    hint = hints[name]
-    if dataclasses.is_dataclass(hint) and isinstance(value, Mapping):
-      arguments[name] = from_dict(value, typing.cast("type", hint), f"{prefix}{name}.")
-      continue
-    value = tuple(value) if isinstance(value, list) else value
-    if not _fits(value, hint):
-      raise UsageError(f"`{prefix}{name}` must be {hint}, got {value!r} in the configuration")
-    arguments[name] = value
-  return cls(**arguments)
-
-
-def _fits(value: Any, hint: Any) -> bool:
-  """Whether a value has the type that is hinted at, of those that occur above."""
-  origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-  if origin in (typing.Union, types.UnionType):
-    return any(_fits(value, argument) for argument in arguments)
-  if origin is Literal:
-    return value in arguments
-  if origin is tuple:
-    return isinstance(value, tuple) and all(_fits(item, arguments[0]) for item in value)
-  if hint is float:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-  if hint is int:
-    return isinstance(value, int) and not isinstance(value, bool)
-  return isinstance(value, hint)
+  try:
+    return conform(values, TrainConfig, "--")
+  except FormError as error:
+    raise UsageError(f"{error}, in the configuration") from error

@@ -64,9 +64,10 @@ class SGDConfig:
         raise UsageError(f"`{flag}` must be {allowed}, got {getattr(self, name):g}")
     if self.nesterov and not self.momentum:
       raise UsageError(f"`{option}.nesterov` needs a momentum, got `{option}.momentum` 0")
-    pairs = itertools.pairwise((self.warmup_epochs, *self.milestones, math.inf))
-    if self.schedule == "milestones" and not all(a < b for a, b in pairs):
-      after = f" and after the warm-up, {self.warmup_epochs:g}" if self.warmup_epochs else ""
+    begin = self.warmup_epochs if self.schedule == "milestones" else 0.0
+    pairs = itertools.pairwise((begin, *self.milestones, math.inf))
+    if not all(a < b for a, b in pairs):
+      after = f" and after the warm-up, {begin:g}" if begin else ""
       raise UsageError(
         f"`{option}.milestones` must be positive and ascending{after}, got {list(self.milestones)}"
       )
@@ -88,19 +89,20 @@ def make_schedule(config: SGDConfig, *, steps_per_epoch: int, total_steps: int) 
   """
   config.check()
   rate = config.learning_rate
-  warmup = round(config.warmup_epochs * steps_per_epoch)
+  warmup = round(min(config.warmup_epochs * steps_per_epoch, total_steps))
+  if warmup and warmup >= total_steps:
+    raise UsageError(
+      f"`--optim.warmup-epochs` must end before the run of {total_steps} steps, got "
+      f"{config.warmup_epochs:g}, {config.warmup_epochs * steps_per_epoch:g} steps"
+    )
   if config.schedule == "cosine":
-    if warmup >= total_steps:
-      raise UsageError(
-        f"`--optim.warmup-epochs` must end before the run of {total_steps} steps, got "
-        f"{config.warmup_epochs:g}, {warmup} steps"
-      )
     schedule = optax.cosine_decay_schedule(rate, total_steps - warmup)
   elif config.schedule == "milestones":
     scales: dict[int, float] = {}
     for epoch in config.milestones:
-      step = round(epoch * steps_per_epoch) - warmup  # of the schedule, which follows the warm-up
-      scales[step] = scales.get(step, 1.0) * config.factor
+      if epoch * steps_per_epoch < total_steps:  # those after the run are in no step's way
+        step = round(epoch * steps_per_epoch) - warmup  # of the schedule, which follows the warm-up
+        scales[step] = scales.get(step, 1.0) * config.factor
     schedule = optax.piecewise_constant_schedule(rate, scales)
   else:
     schedule = optax.constant_schedule(rate)

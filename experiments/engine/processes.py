@@ -1,25 +1,37 @@
-"""Several processes of one run: how they find each other, and what they have to agree on."""
+"""Several processes of one run: how they find each other."""
 
 import dataclasses
-import hashlib
 import os
+import re
+import socket
+import time
 from collections.abc import Mapping
 from typing import Literal
 
 import jax
-import numpy as np
-from jax.experimental import multihost_utils
 
 from experiments import UsageError
+from experiments.engine.aborts import end_with
+from experiments.failures import EXIT_LOST, EXIT_USAGE, Failure
 
 HEARTBEAT_SECONDS = 20
 """Silence after which a process counts as dead; the others stop then."""
 CONNECT_SECONDS = 120
+"""Time for the processes to find each other."""
+ADDRESS = re.compile(r"(\[\S+\]|[^\s:/\[\]]+):(\d{1,5})")
+SIZES = "SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE"
+"""Variables in which launchers tell how many processes there are."""
 SHUTDOWN_SECONDS = 10
 
 
-class LostError(RuntimeError):
+class LostError(Failure, RuntimeError):
   """Another process of the run is gone."""
+
+  exit_code = EXIT_LOST
+  hint = (
+    "another process of this run was lost; the same command, in all of them, goes on from the "
+    "newest checkpoint. "
+  )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,6 +63,9 @@ class ParallelConfig:
         "`--parallel.coordinator`, `--parallel.processes` and `--parallel.process` must be given "
         f"together, got {given}"
       )
+    address = ADDRESS.fullmatch(self.coordinator or "host:1")
+    if not (address and 0 < int(address[2]) < 2**16):
+      raise UsageError(f"`--parallel.coordinator` must be HOST:PORT, got {self.coordinator!r}")
     if self.processes is not None and self.process is not None:
       if self.processes < 1:
         raise UsageError(f"`--parallel.processes` must be at least 1, got {self.processes}")
@@ -60,15 +75,20 @@ class ParallelConfig:
         )
 
   def several(self, environ: Mapping[str, str]) -> bool:
-    """Returns whether this is one of several processes, by the options and the environment."""
+    """Returns whether this is one of several processes, by the options and the environment.
+
+    Raises:
+      UsageError: if a number in the environment is none.
+    """
     if self.distributed != "auto":
       return self.distributed == "yes"
-    sizes = "SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE"
-    return self.coordinator is not None or any(int(environ.get(name, 1)) > 1 for name in sizes)
+    return self.coordinator is not None or any(_size(environ, name) > 1 for name in SIZES)
 
 
 def connect(config: ParallelConfig, environ: Mapping[str, str] = os.environ) -> None:
   """Joins the other processes, if there are any; comes before every other use of JAX.
+
+  From then on, an abort of JAX's runtime, as when another process is lost, is an exit code.
 
   Args:
     config: configuration of devices and processes.
@@ -79,6 +99,12 @@ def connect(config: ParallelConfig, environ: Mapping[str, str] = os.environ) -> 
   """
   if not config.several(environ) or jax.distributed.is_initialized():
     return
+  if config.coordinator is not None:
+    _look_for(config.coordinator, begins=config.process == 0)
+  advice = (
+    "`--parallel.coordinator`, `--parallel.processes` and `--parallel.process` say where they are"
+  )
+  end_with(EXIT_USAGE, f"cannot join the other processes, within {CONNECT_SECONDS} s; {advice}")
   try:
     jax.distributed.initialize(
       coordinator_address=config.coordinator,
@@ -88,27 +114,53 @@ def connect(config: ParallelConfig, environ: Mapping[str, str] = os.environ) -> 
       heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
       shutdown_timeout_seconds=SHUTDOWN_SECONDS,
     )
-  except (RuntimeError, ValueError) as error:
+  except Exception as error:  # of many types, by what the launcher's variables lack
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    raise UsageError(f"cannot join the other processes ({text}); {advice}") from error
+  end_with(EXIT_LOST, LostError.hint)
+
+
+def _look_for(coordinator: str, *, begins: bool) -> None:
+  """Raises a UsageError if JAX, which would abort this process, cannot begin at this address.
+
+  Args:
+    coordinator: host and port of process 0.
+    begins: whether this is process 0, which takes the port; others wait until it has.
+  """
+  host, _, port = coordinator.rpartition(":")
+  host = host.strip("[]")
+  try:
+    socket.getaddrinfo(host, int(port))
+    if begins:
+      with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("", int(port)))
+      return
+  except OSError as error:
+    what = "have a free port, this being process 0" if begins else "name a host that there is"
     raise UsageError(
-      f"cannot join the other processes ({error}); `--parallel.coordinator`, "
-      "`--parallel.processes` and `--parallel.process` say where they are"
+      f"`--parallel.coordinator` must {what}, got {coordinator!r}: {error}"
     ) from error
+  end = time.monotonic() + CONNECT_SECONDS
+  while True:
+    try:
+      socket.create_connection((host, int(port)), timeout=5).close()
+      return
+    except OSError as error:
+      if time.monotonic() > end:
+        raise UsageError(
+          f"no process 0 answers at `--parallel.coordinator` {coordinator!r} within "
+          f"{CONNECT_SECONDS} s: {error}"
+        ) from error
+      time.sleep(0.2)
 
 
-def in_any_process(flag: bool) -> bool:
-  """Returns whether the flag is set in any process; all of them must ask."""
-  if jax.process_count() == 1:
-    return flag
-  return bool(np.any(multihost_utils.process_allgather(np.asarray(flag))))
-
-
-def in_all_processes_the_same(text: str) -> bool:
-  """Returns whether every process gives the same text; all of them must ask."""
-  if jax.process_count() == 1:
-    return True
-  digest = np.frombuffer(hashlib.sha256(text.encode()).digest(), np.uint8)
-  digests = multihost_utils.process_allgather(digest)
-  return bool(np.all(digests == digests[0]))
+def _size(environ: Mapping[str, str], name: str) -> int:
+  """Returns the number of processes that a launcher has started, by its variable."""
+  text = environ.get(name, "1")
+  if not (text.isascii() and text.isdecimal()):
+    raise UsageError(f"the environment variable {name} must be a number, got {text!r}")
+  return int(text)
 
 
 def is_main() -> bool:

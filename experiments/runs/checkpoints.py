@@ -16,7 +16,8 @@ import numpy as np
 from experiments import UsageError
 from experiments.engine.layout import Layout
 from experiments.engine.processes import LostError, is_main
-from experiments.runs.record import DamagedError, check_state, pack, unpack
+from experiments.failures import EXIT_UNSAVED, Failure
+from experiments.runs.record import DamagedError, Record, check_state, pack, unpack
 from experiments.runs.seals import Seals
 from experiments.runs.store import Store, discard_unfinished, one_line, system_error
 
@@ -26,8 +27,10 @@ DAMAGED = "damaged"
 """Folders in that of a run."""
 
 
-class SaveError(OSError):
+class SaveError(Failure, OSError):
   """A checkpoint could not be written; those before it are as they were."""
+
+  exit_code = EXIT_UNSAVED
 
 
 class Restored(NamedTuple):
@@ -56,6 +59,9 @@ class Checkpoints:
       damaged.
     asynchronous: whether training goes on while a checkpoint is written.
     read_only: whether nothing may be written or moved.
+
+  Raises:
+    DamagedError: if something in the folder is neither a file nor a folder.
   """
 
   def __init__(
@@ -74,12 +80,17 @@ class Checkpoints:
     self.read_only = read_only
     self._seals = Seals(self.root, self.folder / DIGESTS)
     self._unsealed: int | None = None
+    self._unproven: tuple[int, Any] | None = None  # the first save, with its shapes
+    self._proven = False
     self._scores: dict[int, float] = {}
     if not read_only and is_main():
       for name in (CHECKPOINTS, DIGESTS):
         (self.folder / name).mkdir(parents=True, exist_ok=True)
       discard_unfinished(self.root)
+      self._seals.sweep()
     layout.barrier("checkpoint folders")
+    if irregular := self._seals.irregular():
+      raise DamagedError(irregular)
     self._store = Store(
       self.root,
       lambda steps: {*steps[-keep:], self.best_of(steps)},
@@ -119,10 +130,14 @@ class Checkpoints:
       LostError: if another process is gone.
     """
     self.wait()
+    there = self.steps
+    self._scores = {each: self._scores[each] for each in there if each in self._scores}
     if score is not None:
       self._scores[step] = score
     arrays = self.layout.get_tree(state)
-    item = pack(arrays, record, self._scores)
+    item = pack(step, arrays, record, self._scores)
+    if not self._proven and self._unproven is None:
+      self._unproven = step, jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), arrays)
     self._seals.remove(str(step))
     self._try(lambda: self._store.save(step, arrays, item), step)
     self._unsealed = step
@@ -136,14 +151,21 @@ class Checkpoints:
       SaveError: if it failed.
     """
     if self._unsealed is not None and not self._store.busy:
-      self.wait()
+      self._complete()
 
   def wait(self) -> None:
-    """Waits for the save in progress.
+    """Waits for the save in progress; the first of all is then read, before others are trusted.
 
     Raises:
-      SaveError: if it failed.
+      SaveError: if it failed, or cannot be read.
     """
+    self._complete()
+    if self._unproven is not None:  # here, where all processes are at the same time
+      (step, shapes), self._unproven, self._proven = self._unproven, None, True
+      self._try(lambda: self._read(step, _zeros(shapes)), step, "read back")
+
+  def _complete(self) -> None:
+    """Waits for the save in progress, and seals it."""
     step = self._unsealed
     if step is None:
       return
@@ -180,9 +202,10 @@ class Checkpoints:
         is not.
       UsageError: if it is of another network.
     """
-    target = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
-    faults: list[str] = []
+    target = _zeros(shapes)
     steps = [step] if step is not None else self.steps[::-1]
+    faults = [] if step is not None else self._missing(steps)
+    damaged: list[int] = []
     for candidate in steps:
       try:
         fault = self._seals.fault(str(candidate))
@@ -193,21 +216,29 @@ class Checkpoints:
         raise
       except Exception as error:  # of many types, as Orbax meets the damage
         faults.append(f"{self.root / str(candidate)}: {one_line(error)}")
+        damaged.append(candidate)
         continue
-      self.set_aside(steps[: len(faults)])
-      self._scores = {int(step): score for step, score in record["scores"]}
-      return Restored(candidate, state, record["run"], tuple(faults))
-    if not faults and self._seals.names:
-      steps = ", ".join(self._seals.names)
-      faults.append(f"{self.root}: there is no checkpoint, though there was one of step {steps}")
+      self.set_aside(damaged)
+      self._scores = {int(step): score for step, score in record.scores}
+      return Restored(candidate, state, record.run, tuple(faults))
     if faults:
       raise DamagedError("\n".join(faults))
     return None
 
-  def _read(self, step: int, target: Any) -> tuple[Any, dict[str, Any]]:
+  def _missing(self, steps: Sequence[int]) -> list[str]:
+    """Returns a fault for each checkpoint that has a seal, is newer than the rest, and is gone."""
+    newest = max(steps, default=-1)
+    sealed = [int(name) for name in self._seals.names if name.isdecimal()]
+    return [
+      f"{self.root}: there is no checkpoint of step {step}, though there was one"
+      for step in sorted(sealed, reverse=True)
+      if step > newest
+    ]
+
+  def _read(self, step: int, target: Any) -> tuple[Any, Record]:
     """The arrays and the record, checked against their digest."""
-    item, folder = self._store.record(step), self.root / str(step)
-    record = unpack(item, target, folder)
+    folder = self.root / str(step)
+    record, item = unpack(self._store.record(step), target, folder)
     state = self._store.arrays(step, target)
     check_state(item, state, folder)
     return state, record
@@ -226,17 +257,17 @@ class Checkpoints:
         place = self.folder / DAMAGED / str(step)
         shutil.rmtree(place, ignore_errors=True)
         place.parent.mkdir(exist_ok=True)
-        (self.root / str(step)).rename(place)
+        shutil.move(self.root / str(step), place)  # which may be on another disk
         self._seals.remove(str(step))
     self.layout.barrier("damaged checkpoints are away")
     self._store.reopen()
 
-  def _try(self, action: Callable[[], Any], step: int) -> None:
+  def _try(self, action: Callable[[], Any], step: int, failed: str = "write") -> None:
     """Runs an action of saving; its failure is a SaveError."""
     try:
       action()
     except Exception as error:  # of many types, as Orbax meets the failure
-      self._unsealed = None
+      self._unsealed = self._unproven = None
       if self.layout.processes > 1 and system_error(error) is None:
         raise LostError(" ".join(str(error).split())) from error
       if is_main():
@@ -245,6 +276,11 @@ class Checkpoints:
       kept = ", ".join(sorted(complete, key=int)) or "none"
       cause = system_error(error) or one_line(error)
       raise SaveError(
-        f"cannot write the checkpoint of step {step} to {self.root}: {cause}; "
+        f"cannot {failed} the checkpoint of step {step} to {self.root}: {cause}; "
         f"complete checkpoints, as they were: {kept}"
       ) from error
+
+
+def _zeros(shapes: Any) -> Any:
+  """Returns NumPy arrays of these shapes."""
+  return jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)

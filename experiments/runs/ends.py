@@ -4,6 +4,7 @@ from typing import Any, Literal, NamedTuple
 
 from experiments.configs.config import ModelConfig
 from experiments.engine.step import TrainState
+from experiments.failures import EXIT_DIVERGED, Failure
 
 Status = Literal["finished", "paused", "stopped"]
 
@@ -24,8 +25,10 @@ class Outcome(NamedTuple):
   state: TrainState
 
 
-class Diverged(ArithmeticError):
+class Diverged(Failure, ArithmeticError):
   """A loss or parameter is no longer finite; the last checkpoint is from before."""
+
+  exit_code = EXIT_DIVERGED
 
 
 def diverged(

@@ -6,11 +6,13 @@ from typing import Any, Literal
 
 from experiments import UsageError
 from experiments.configs.build import Parts, build
-from experiments.configs.config import TrainConfig, from_dict
+from experiments.configs.config import from_dict
+from experiments.configs.identity import identifying
 from experiments.engine.layout import Layout
 from experiments.engine.processes import ParallelConfig, connect
 from experiments.runs.checkpoints import Checkpoints, Restored
-from experiments.runs.folder import read_config
+from experiments.runs.continuation import Continuation
+from experiments.runs.folder import CONFIG, read_config
 from experiments.runs.record import DamagedError
 
 
@@ -34,15 +36,19 @@ def evaluate(
     parallel: devices and processes; None is all devices of this process.
 
   Returns:
-    "step", "crops", "loss", "accuracy", "top5" and "damaged": a line for each newer checkpoint that
-    is damaged, and was passed over.
+    "step", "crops", "loss", "accuracy", "top5", "sealed": whether the checkpoint tells the
+    configuration it was trained with, which it does not if version 0.1 saved it, and "damaged": a
+    line for each newer checkpoint that is damaged, and was passed over.
 
   Raises:
-    UsageError: if there is no such run or checkpoint, it is damaged, or an option will not do.
+    UsageError: if there is no such run or checkpoint, it is damaged, it was saved with another
+      configuration or other data, or an option will not do.
   """
   folder = Path(folder)
-  config: TrainConfig = from_dict(read_config(folder))
+  values = read_config(folder)
+  config = from_dict(values)
   parallel = parallel or ParallelConfig()
+  parallel.check()
   if batch_size is not None and batch_size < 1:
     raise UsageError(f"`--batch-size` must be at least 1, got {batch_size}")
   if data_dir is not None:
@@ -52,10 +58,20 @@ def evaluate(
   layout = Layout.of(parallel)
   parts = build(config, layout)
   restored = _restore(folder, layout, parts, checkpoint)
+  trained = Continuation.read(restored.record, restored.step)
+  try:
+    trained.check(identifying(values), parts.fingerprint, scoring=True)
+  except UsageError as error:
+    raise UsageError(f"{folder / CONFIG} is not what was trained with: {error}") from None
   state = layout.put_tree(restored.state, layout.state(restored.state))
   batches = parts.feed.test_batches(batch_size or config.eval.batch_size, crops)
   score = parts.trainer.evaluate(state, batches)
-  found = {"step": restored.step, "crops": crops, "damaged": list(restored.faults)}
+  found = {
+    "step": restored.step,
+    "crops": crops,
+    "sealed": trained.config is not None,
+    "damaged": list(restored.faults),
+  }
   return found | score._asdict()
 
 

@@ -1,8 +1,6 @@
 """The folder of a run: one live run at a time, its configuration, and what it ran on."""
 
-import contextlib
 import datetime
-import fcntl
 import json
 import os
 import shutil
@@ -13,10 +11,15 @@ from typing import Any
 
 from experiments import UsageError
 from experiments.common.environment import environment
-from experiments.common.files import write_atomically
+from experiments.common.files import sweep, write_atomically
+from experiments.common.forms import read_json
+from experiments.common.locks import FolderLock, LockedError
+from experiments.configs.identity import differences, identifying
 from experiments.runs.checkpoints import CHECKPOINTS, DAMAGED, DIGESTS
 
-CONFIG, MANIFEST, LOCK = "config.json", "manifest.json", "lock"
+CONFIG, MANIFEST = "config.json", "manifest.json"
+FILES = CONFIG, MANIFEST, "metrics.jsonl", "timing.jsonl", "summary.json"
+"""Files of a run that are written whole or not at all."""
 
 
 class Folder:
@@ -36,24 +39,16 @@ class Folder:
     self.path = Path(path)
     try:
       self.path.mkdir(parents=True, exist_ok=True)
-      self._lock = (self.path / LOCK).open("a+", encoding="utf-8")
+      self._lock = FolderLock(self.path)
+    except LockedError as error:
+      raise UsageError(
+        f"another run is live in {self.path}: process {error}; wait for it, stop it, or give "
+        "another `--run.out`"
+      ) from None
     except OSError as error:
       raise UsageError(
         f"`--run.out` must be a folder to write to, got {str(path)!r}: {error}"
       ) from None
-    try:
-      fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-      self._lock.seek(0)
-      holder = self._lock.read().strip() or "unknown"
-      self._lock.close()
-      raise UsageError(
-        f"another run is live in {self.path}: process {holder}; wait for it, stop it, or give "
-        "another `--run.out`"
-      ) from None
-    with contextlib.suppress(OSError):  # who it is, for the message above: a full disk does no harm
-      os.ftruncate(self._lock.fileno(), 0)
-      os.write(self._lock.fileno(), f"{os.getpid()} on {socket.gethostname()}".encode())
 
   def close(self) -> None:
     """Lets another run have the folder."""
@@ -62,27 +57,34 @@ class Folder:
   def clear(self) -> None:
     """Removes what an earlier run has written here, and nothing else.
 
+    A link to a folder, as to that of another disk, stays, and what a run has written there goes.
+
     Raises:
       UsageError: if there are such files and folders, but not of a run.
+      OSError: if something cannot be removed.
     """
-    names = CHECKPOINTS, DIGESTS, DAMAGED, CONFIG
-    found = [name for name in names if (self.path / name).exists()]
+    folders = CHECKPOINTS, DIGESTS, DAMAGED
+    found = [name for name in (*folders, CONFIG) if (self.path / name).exists()]
     if found and _launches(self.path / MANIFEST) is None and not self._has_config():
       raise UsageError(
         f"`--run.fresh` deletes runs only: {self.path} has {', '.join(found)}, but no {MANIFEST} "
         f"or {CONFIG} of a run; give another `--run.out`, or delete them yourself"
       )
-    for name in (CHECKPOINTS, DIGESTS, DAMAGED, "tensorboard"):
-      shutil.rmtree(self.path / name, ignore_errors=True)
-    for name in (CONFIG, MANIFEST, "metrics.jsonl", "timing.jsonl", "summary.json"):
-      (self.path / name).unlink(missing_ok=True)
+    for folder in (self.path / name for name in (*folders, "tensorboard")):
+      if not folder.is_symlink():
+        _remove(folder)
+      elif folder.is_dir():
+        for path in folder.iterdir():
+          if path.name[:1].isdigit():  # steps, their seals, and saves that were cut off
+            _remove(path)
+    for name in FILES:
+      _remove(self.path / name)
 
-  def check(self, config: Mapping[str, Any], *, ignored: frozenset[str], accept: bool) -> None:
+  def check(self, config: Mapping[str, Any], *, accept: bool) -> None:
     """Checks a configuration against that of the run that is here; nothing is written.
 
     Args:
       config: configuration, nested, of JSON's types.
-      ignored: parts, and names with dots, that decide no result.
       accept: whether a difference is accepted.
 
     Raises:
@@ -90,7 +92,7 @@ class Folder:
     """
     file = self.path / CONFIG
     if file.is_file() and not accept:
-      changed = _differences(read_config(self.path), config, ignored)
+      changed = differences(identifying(read_config(self.path)), identifying(config))
       if changed:
         raise UsageError(
           f"{self.path} holds a run with another configuration: {'; '.join(changed)}. Give these "
@@ -102,6 +104,12 @@ class Folder:
         f"{self.path} has checkpoints but no {CONFIG} to tell of which configuration; "
         "`--run.accept-changes` goes on from them all the same, `--run.fresh` starts again"
       )
+
+  def claim(self) -> None:
+    """Takes the folder for this process: says so in it, and sweeps up after those that died."""
+    self._lock.tell(f"{os.getpid()} on {socket.gethostname()}")
+    for name in FILES:
+      sweep(self.path / name)
 
   def write_config(self, config: Mapping[str, Any]) -> None:
     """Makes a configuration that of the run.
@@ -139,9 +147,10 @@ class Folder:
 def _launches(manifest: Path) -> list[Any] | None:
   """What a manifest lists; None if there is none, or it is damaged."""
   try:
-    launches = json.loads(manifest.read_text(encoding="utf-8"))["launches"]
-  except (OSError, ValueError, KeyError, TypeError):
+    content = read_json(manifest)
+  except (OSError, UsageError):
     return None
+  launches = content.get("launches") if isinstance(content, dict) else None
   return launches if isinstance(launches, list) else None
 
 
@@ -156,37 +165,17 @@ def read_config(path: str | Path) -> dict[str, Any]:
   """
   file = Path(path) / CONFIG
   try:
-    config = json.loads(file.read_text(encoding="utf-8"))
+    config = read_json(file, "the configuration")
   except FileNotFoundError:
     raise UsageError(f"there is no run in {str(path)!r}: no file {str(file)!r}") from None
-  except (OSError, ValueError) as error:
-    raise UsageError(f"the configuration {file} is damaged: {error}") from error
   if not isinstance(config, dict):
     raise UsageError(f"the configuration {file} is damaged: not an object")
   return config
 
 
-def _differences(
-  before: Mapping[str, Any], after: Mapping[str, Any], ignored: frozenset[str]
-) -> list[str]:
-  """What differs, by the option's name."""
-  old, new = _flat(before, ignored), _flat(after, ignored)
-  return [
-    f"`--{name}` was {json.dumps(old.get(name))}, now {json.dumps(new.get(name))}"
-    for name in sorted(old.keys() | new.keys())
-    if old.get(name) != new.get(name)
-  ]
-
-
-def _flat(config: Mapping[str, Any], ignored: frozenset[str], prefix: str = "") -> dict[str, Any]:
-  """Values by the names of their options."""
-  values: dict[str, Any] = {}
-  for name, value in config.items():
-    option = prefix + name.replace("_", "-")
-    if option in ignored:
-      continue
-    if isinstance(value, Mapping):
-      values |= _flat(value, ignored, f"{option}.")
-    else:
-      values[option] = list(value) if isinstance(value, tuple) else value
-  return values
+def _remove(path: Path) -> None:
+  """Removes a file or a folder, if there is one."""
+  if path.is_dir() and not path.is_symlink():
+    shutil.rmtree(path)
+  else:
+    path.unlink(missing_ok=True)

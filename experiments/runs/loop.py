@@ -1,10 +1,11 @@
 """The training loop of a run: steps, evaluations and checkpoints, from the first to the last."""
 
+import contextlib
+import dataclasses
 import itertools
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
@@ -13,10 +14,13 @@ from rich.console import Console
 from experiments import UsageError
 from experiments.configs.build import Parts
 from experiments.configs.config import TrainConfig
+from experiments.configs.identity import identifying
+from experiments.engine.agreement import in_any_process
 from experiments.engine.layout import Layout
-from experiments.engine.processes import in_any_process, is_main
+from experiments.engine.processes import is_main
 from experiments.engine.step import TrainState
 from experiments.runs.checkpoints import Checkpoints, Restored
+from experiments.runs.continuation import UNSEALED, Continuation, Row, Timing
 from experiments.runs.ends import Diverged, Outcome, Status, diverged
 from experiments.runs.metrics import Metrics
 from experiments.runs.progress import Monitor
@@ -48,24 +52,23 @@ class Run:
     self.checkpoints = Checkpoints(
       folder, layout, keep=config.run.keep, asynchronous=not config.run.sync
     )
+    self.options = identifying(dataclasses.asdict(config))
     shapes = parts.trainer.shapes(parts.image_shape)
-    restored = self._restore(shapes)
+    restored, before = self._restore(shapes)
     if restored is None:
       self.state = parts.trainer.init(config.seed, parts.image_shape)
-      record: dict[str, Any] = {}
       self.step = 0
     else:
       self.state = layout.put_tree(restored.state, layout.state(shapes))
-      record, self.step = restored.record, restored.step
+      self.step = restored.step
     self.batches = parts.feed.train_batches(self.step)
     self.saved = self.restored = self.step if restored else -1
-    self.seconds = float(record.get("train_seconds", 0.0))
-    self.loss_sum = float(record.get("loss_sum", 0.0))
-    self.loss_steps = int(record.get("loss_steps", 0))
+    self.seconds = before.train_seconds
+    self.loss_sum, self.loss_steps = before.loss_sum, before.loss_steps
     self.metrics = Metrics(
       folder if is_main() else None,
-      record.get("rows", ()),
-      record.get("timing", ()),
+      [dataclasses.asdict(row) for row in before.rows],
+      [dataclasses.asdict(row) for row in before.timing],
       tensorboard=config.run.tensorboard,
     )
     self.monitor = Monitor(
@@ -79,23 +82,30 @@ class Run:
     self.say(f"{parts.description}. {config.model.name}: {parameters:,} parameters")
     for fault in restored.faults if restored else ():
       self.say(f"damaged checkpoint: {fault}; moved to {folder / 'damaged'}")
+    if before.config is None:
+      self.say(UNSEALED)
     self.say(f"{'goes on from' if restored else 'starts at'} step {self.step:,}, in {folder}")
 
-  def _restore(self, shapes: TrainState) -> Restored | None:
-    """Returns the checkpoint to go on from, if there is one."""
+  def _restore(self, shapes: TrainState) -> tuple[Restored | None, Continuation]:
+    """Returns the checkpoint to go on from, if there is one, and what it says of the run."""
+    nothing = Continuation(self.parts.fingerprint, [], [], 0.0, 0.0, 0, self.options)
     try:
       restored = self.checkpoints.restore(shapes)
-      data = restored and restored.record.get("data")
-      if data not in (None, self.parts.fingerprint) and not self.config.run.accept_changes:
-        raise UsageError(
-          f"`--data.name` {self.config.data.name} has other data now than when the run in "
-          f"{self.folder} was trained on it; bring those back, or give `--run.accept-changes` to "
-          "go on with these"
-        )
+      if restored is None:
+        return None, nothing
+      before = Continuation.read(restored.record, restored.step)
+      if not self.config.run.accept_changes:
+        try:
+          before.check(self.options, self.parts.fingerprint)
+        except UsageError as error:
+          raise UsageError(
+            f"{self.folder}: {error}; bring those back, or give `--run.accept-changes` to go on "
+            "with these"
+          ) from None
+      return restored, before
     except BaseException:
       self.checkpoints.close()
       raise
-    return restored
 
   def loop(self, stop: Callable[[], bool]) -> Outcome:
     """Takes steps, evaluates and saves, until the end or a request to stop.
@@ -178,17 +188,21 @@ class Run:
     if not self.parts.trainer.finite(self.state):
       raise self._diverged(self.step - 1, "the parameters after it are not finite")
     rows = self.metrics.rows
-    record = {
-      "data": self.parts.fingerprint,
-      "rows": rows,
-      "timing": self.metrics.timing,
-      "train_seconds": self.seconds,
-      "loss_sum": self.loss_sum,
-      "loss_steps": self.loss_steps,
-    }
+    record = Continuation(
+      self.parts.fingerprint,
+      [Row(**row) for row in rows],
+      [Timing(**row) for row in self.metrics.timing],
+      self.seconds,
+      self.loss_sum,
+      self.loss_steps,
+      self.options,
+    )
     evaluated = self.metrics.last_step == self.step
     self.checkpoints.save(
-      self.step, self.state, record, rows[-1]["test_accuracy"] if evaluated else None
+      self.step,
+      self.state,
+      dataclasses.asdict(record),
+      rows[-1]["test_accuracy"] if evaluated else None,
     )
     self.saved = self.step
 
@@ -235,7 +249,8 @@ class Run:
     )
 
   def close(self) -> None:
-    """Ends what runs in the background; an error that is on its way goes before another here."""
-    self.monitor.close()
-    self.metrics.close()
-    self.checkpoints.close()
+    """Ends what runs in the background."""
+    with contextlib.ExitStack() as stack:  # each of them, whatever the others meet
+      stack.callback(self.checkpoints.close)
+      stack.callback(self.metrics.close)
+      stack.callback(self.monitor.close)

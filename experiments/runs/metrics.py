@@ -36,8 +36,8 @@ class Metrics:
     tensorboard: bool = False,
   ):
     self.folder = folder
-    self.rows = [dict(row) for row in rows]
-    self.timing = [dict(row) for row in timing]
+    self.rows: list[dict[str, Any]] = [dict(row) for row in rows]
+    self.timing: list[dict[str, Any]] = [dict(row) for row in timing]
     self._board = None
     if folder is None:
       return

@@ -1,5 +1,6 @@
 """The record of a checkpoint: what a run needs to go on, and the digests that tell damage."""
 
+import dataclasses
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,44 +10,82 @@ import jax
 
 from experiments import UsageError
 from experiments.common.digests import digest, leaf_name
+from experiments.common.forms import conform, parse_json
+from experiments.failures import Failure
 
 
-class DamagedError(ValueError):
+class DamagedError(Failure, ValueError):
   """There are checkpoints, and none of them can be used."""
 
+  hint = "no checkpoint can be used; move them away or give `--run.fresh` to start again:\n"
 
-def pack(arrays: Any, run: Mapping[str, Any], scores: Mapping[int, float]) -> dict[str, str]:
+
+@dataclasses.dataclass(frozen=True)
+class Item:
+  """What is saved beside the arrays of a checkpoint: a text, and digests of it and of them."""
+
+  record: str
+  record_sha256: str
+  state_sha256: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+  """What the text says.
+
+  Attributes:
+    run: what the run needs to go on, of JSON's types.
+    scores: pairs of step and score, of the checkpoints that there are.
+    leaves: types and shapes by the names of arrays.
+    step: number of steps taken; None in a checkpoint of version 0.1, which does not tell.
+  """
+
+  run: dict[str, Any]
+  scores: list[tuple[float, ...]]
+  leaves: dict[str, str]
+  step: int | None
+
+
+def pack(
+  step: int, arrays: Any, run: Mapping[str, Any], scores: Mapping[int, float]
+) -> dict[str, str]:
   """Returns what is saved beside the arrays of a checkpoint.
 
   Args:
+    step: the number of steps taken.
     arrays: the state, of NumPy arrays.
     run: what the run needs to go on, of JSON's types.
-    scores: scores of the checkpoints so far, by step.
+    scores: scores of the checkpoints that there are, by step.
   """
-  text = json.dumps({"run": run, "scores": sorted(scores.items()), "leaves": _leaves(arrays)})
-  return {"record": text, "record_sha256": digest({}, text), "state_sha256": digest(arrays)}
+  record = Record(dict(run), sorted(scores.items()), _leaves(arrays), step)
+  text = json.dumps(dataclasses.asdict(record))
+  return dataclasses.asdict(Item(text, digest({}, text), digest(arrays)))
 
 
-def unpack(item: Mapping[str, str], target: Any, checkpoint: Path) -> dict[str, Any]:
-  """Returns a record, checked against its digest and against the state that is wanted.
+def unpack(values: Any, target: Any, checkpoint: Path) -> tuple[Record, Item]:
+  """Returns a record, checked against its digest, its step and the state that is wanted.
 
   Args:
-    item: what `pack` made.
+    values: what `pack` made.
     target: arrays of the shapes and types that are wanted.
-    checkpoint: the folder of the checkpoint.
-
-  Returns:
-    "run" and "scores" as they were given to `pack`, and "leaves".
+    checkpoint: the folder of the checkpoint, which has its step for a name.
 
   Raises:
-    DamagedError: if it is not as it was saved.
+    DamagedError: if it is not as it was saved, or of another step.
+    FormError: if it has not the form of a record.
     UsageError: if the checkpoint is of another network.
   """
-  text = item["record"]
-  if digest({}, text) != item["record_sha256"]:
+  item = conform(values, Item, "record")
+  if digest({}, item.record) != item.record_sha256:
     raise DamagedError(f"{checkpoint.name}/record/ does not have the SHA-256 it was saved with")
-  record = json.loads(text)
-  saved, wanted = record["leaves"], _leaves(target)
+  content = parse_json(item.record)
+  old = isinstance(content, dict) and "step" not in content
+  record = conform(content | {"step": None} if old else content, Record, "record")
+  if record.step not in (None, int(checkpoint.name)):
+    raise DamagedError(f"{checkpoint.name}/ is the checkpoint of step {record.step}")
+  if any(len(pair) != 2 for pair in record.scores):
+    raise DamagedError(f"{checkpoint.name}/record/ must have pairs of step and score")
+  saved, wanted = record.leaves, _leaves(target)
   if saved != wanted:
     names = sorted(saved.keys() | wanted.keys(), key=lambda name: (name not in wanted, name))
     name = next(name for name in names if saved.get(name) != wanted.get(name))
@@ -54,21 +93,21 @@ def unpack(item: Mapping[str, str], target: Any, checkpoint: Path) -> dict[str, 
       f"the checkpoint {checkpoint} is of another network: {name} was {saved.get(name)}, now "
       f"{wanted.get(name)}"
     )
-  return record
+  return record, item
 
 
-def check_state(item: Mapping[str, str], state: Any, checkpoint: Path) -> None:
+def check_state(item: Item, state: Any, checkpoint: Path) -> None:
   """Checks arrays that were read against their digest.
 
   Args:
-    item: what `pack` made.
+    item: what was saved beside the arrays.
     state: the arrays.
     checkpoint: the folder of the checkpoint.
 
   Raises:
     DamagedError: if they are not as they were saved.
   """
-  if digest(state) != item["state_sha256"]:
+  if digest(state) != item.state_sha256:
     raise DamagedError(f"{checkpoint.name}/state/ does not have the SHA-256 it was saved with")
 
 

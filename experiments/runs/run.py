@@ -11,21 +11,19 @@ import jax
 from rich.console import Console
 
 from experiments import UsageError
-from experiments.configs.build import build
-from experiments.configs.config import UNIDENTIFYING, TrainConfig
+from experiments.common.environment import code_digest, environment
+from experiments.configs.build import Parts, build
+from experiments.configs.config import TrainConfig
+from experiments.configs.identity import identifying
+from experiments.engine.agreement import agree, together
 from experiments.engine.layout import Layout
-from experiments.engine.processes import (
-  LostError,
-  connect,
-  in_all_processes_the_same,
-  in_any_process,
-  is_main,
-)
+from experiments.engine.processes import LostError, connect, is_main
 from experiments.runs.checkpoints import SaveError
 from experiments.runs.ends import Outcome
 from experiments.runs.folder import Folder
 from experiments.runs.loop import Run
 from experiments.runs.signals import StopSignals
+from experiments.runs.store import check_path
 
 
 def train(
@@ -53,13 +51,16 @@ def train(
   folder = config.run.out or out
   if folder is None:
     raise UsageError("`--run.out` must be the folder of the run, got none")
+  check_path(Path(folder), "--run.out")
   values = json.loads(json.dumps(dataclasses.asdict(config)))
   with StopSignals() as signals, contextlib.ExitStack() as stack:
     connect(config.parallel)
     signals.renew()
-    with _together(values):
+    with together():
       layout = Layout.of(config.parallel)
       parts = build(config, layout)
+    agree(_facts(config, values, folder, parts))
+    with together():
       lock = _claim(config, values, folder, stack) if is_main() else None
     with _saving(folder):
       run = Run(config, Path(folder), parts, layout, console or Console())
@@ -72,33 +73,42 @@ def train(
         raise
       except jax.errors.JaxRuntimeError as error:
         if layout.processes == 1 or "RESOURCE_EXHAUSTED" in str(error):
-          run.close()
+          _end(run)
           raise
         raise LostError(" ".join(str(error).split())) from error
       except BaseException:
-        run.close()
+        _end(run)
         raise
       run.close()
     return outcome
 
 
-@contextlib.contextmanager
-def _together(config: Mapping[str, Any]) -> Iterator[None]:
-  """Within it, what goes wrong in one process ends all of them, in order."""
-  error: Exception | None = None
-  try:
-    yield
-  except Exception as caught:
-    error = caught
-  failed = in_any_process(error is not None)
-  if error is not None:
-    raise error
-  if failed:
-    raise UsageError("another process cannot start; it says why")
-  shared = {name: value for name, value in config.items() if name != "parallel"}
-  shared["data"] = config["data"] | {"data_dir": None}  # each process may have its own copy
-  if not in_all_processes_the_same(json.dumps(shared)):
-    raise UsageError("the processes must be given the same options, and were given different ones")
+def _end(run: Run) -> None:
+  """Ends what runs in the background; what goes wrong with that is less than what went wrong."""
+  with contextlib.suppress(Exception):
+    run.close()
+
+
+def _facts(
+  config: TrainConfig, values: Mapping[str, Any], folder: str, parts: Parts
+) -> dict[str, Any]:
+  """Returns what all processes must have in common, by name."""
+  facts = {f"`--{name}`": value for name, value in identifying(values).items()}
+  facts |= {f"`--run.{name}`": value for name, value in values["run"].items()}
+  for name in ("processes", "devices", "shard_params"):
+    facts[f"`--parallel.{name}`"] = getattr(config.parallel, name)
+  about = environment()
+  versions = {f"version of {name}": version for name, version in about["versions"].items()}
+  return (
+    facts
+    | versions
+    | {
+      "the folder of the run": str(Path(folder).resolve()),
+      "the digest of the data": parts.fingerprint,
+      "the commit": about["commit"],
+      "the digest of the code": code_digest(),
+    }
+  )
 
 
 @contextlib.contextmanager
@@ -121,5 +131,6 @@ def _claim(
     stack.callback(lock.close)
     if config.run.fresh:
       lock.clear()
-    lock.check(values, ignored=UNIDENTIFYING, accept=config.run.accept_changes)
+    lock.check(values, accept=config.run.accept_changes)
+    lock.claim()
   return lock

@@ -47,6 +47,13 @@ class Seals:
         return f"{path} does not have the SHA-256 it was written with"
     return None
 
+  def irregular(self) -> str | None:
+    """Returns what is neither a file nor a folder, which to read might wait for ever, and how."""
+    for path in self.root.rglob("*"):
+      if not (path.is_file() or path.is_dir()):
+        return f"{path} is not a regular file"
+    return None
+
   @property
   def names(self) -> list[str]:
     """Names of the folders that have a seal, whether they are there or not."""
@@ -59,6 +66,11 @@ class Seals:
       name: name of the folder.
     """
     self._file(name).unlink(missing_ok=True)
+
+  def sweep(self) -> None:
+    """Removes what processes have left that were killed while they wrote a seal."""
+    for path in self.folder.glob(".*.sha256.*"):
+      path.unlink(missing_ok=True)
 
   def _file(self, name: str) -> Path:
     return self.folder / f"{name}.sha256"

@@ -7,7 +7,9 @@ from typing import Any
 
 
 class StopSignals:
-  """Within it, SIGTERM and SIGINT are requests; a second SIGINT interrupts at once.
+  """Within it, SIGTERM, SIGINT and SIGHUP are requests; a second SIGINT interrupts at once.
+
+  SIGHUP stays ignored where it is, as under `nohup`.
 
   Outside the main thread, where Python takes no signals, it does nothing.
   """
@@ -22,7 +24,8 @@ class StopSignals:
 
   def __enter__(self) -> "StopSignals":
     if threading.current_thread() is threading.main_thread():
-      for number in (signal.SIGTERM, signal.SIGINT):
+      hangs_up = signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
+      for number in (signal.SIGTERM, signal.SIGINT, *[signal.SIGHUP] * hangs_up):
         self._before[number] = signal.signal(number, self._receive)
     return self
 

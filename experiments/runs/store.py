@@ -16,6 +16,11 @@ from typing import Any
 import absl.logging
 import orbax.checkpoint as ocp
 
+from experiments import UsageError
+
+MISREAD = ("[", "]", "*", "?", "\\", ":/")
+"""What makes Orbax and TensorStore take a path for a pattern, or for an address on a network."""
+
 _PATIENCE = 10.0  # seconds for what is being written by a save that has failed
 
 
@@ -114,6 +119,29 @@ class Store:
   def close(self) -> None:
     """Ends the background threads."""
     self._manager.close()
+
+
+def check_path(path: Path, option: str) -> None:
+  """Checks that Orbax cannot misread a path: it takes one for a pattern, and for an address.
+
+  Args:
+    path: the path of a folder, there or not.
+    option: what errors call it.
+
+  Raises:
+    UsageError: if it can.
+  """
+  try:
+    whole = path.resolve().as_posix()
+    whole.encode()
+  except (ValueError, OSError, RuntimeError) as error:  # NUL, no UTF-8, links in a circle
+    raise UsageError(f"`{option}` must be a path in UTF-8, got {str(path)!r}: {error}") from None
+  wrong = [part for part in MISREAD if part in f"{whole}/"]
+  if wrong:
+    raise UsageError(
+      f"`{option}` must be a path without {' '.join(MISREAD)}, in its parents too, since "
+      f"checkpoints would be lost in it; got {whole!r}"
+    )
 
 
 def discard_unfinished(root: Path) -> None:

@@ -99,7 +99,7 @@ def test_train_alone_explains_itself(capsys):
   [
     (["--epochs", "0"], "`--epochs` must be at least 1, got 0"),
     (["--seed", "-1"], "`--seed` must be from 0 to 4294967295, got -1"),
-    (["--model.degree", "0"], "`--model.degree` must be at least 1, got 0"),
+    (["--model.degree", "0"], "`--model.degree` must be from 1 to 1000, got 0"),
     (["--model.balance", "-1"], "`--model.balance` must be at least 0"),
     (["--model.balance", "0", "--model.learnable"], "`--model.balance` must be positive where"),
     (["--model.gamma", "0"], "`--model.gamma` must be positive"),
@@ -189,6 +189,7 @@ def test_eval_of_a_live_run_looks_again(trained, tmp_path, monkeypatch):
     calls.append(self.steps)
     if len(calls) == 1:
       (folder / "checkpoints" / "21").rename(tmp_path / "gone")
+      (folder / "digests" / "21.sha256").unlink()
       (later / "checkpoints" / "14").rename(folder / "checkpoints" / "14")
     return restore(self, *arguments)
 

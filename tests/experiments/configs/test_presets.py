@@ -122,8 +122,8 @@ def test_presets_are_described_and_survive_json(name):
 @pytest.mark.parametrize(
   ("change", "message"),
   [
-    ({"sede": 1}, "unknown in the configuration: --sede"),
-    ({"model": {"kernle": "l1"}}, "unknown in the configuration: --model.kernle"),
+    ({"sede": 1}, "unknown: `--sede`, in the configuration"),
+    ({"model": {"kernle": "l1"}}, "unknown: `--model.kernle`, in the configuration"),
     ({"seed": "1"}, "`--seed` must be"),
     ({"seed": True}, "`--seed` must be"),
     ({"model": {"kernel": "quintic"}}, "`--model.kernel` must be"),
@@ -135,8 +135,12 @@ def test_configuration_that_makes_no_sense_is_refused(change, message):
     from_dict(change)
 
 
-def test_configuration_of_the_defaults():
-  assert from_dict({}) == TrainConfig()
+def test_configuration_with_missing_names_is_refused():
+  values = json.loads(json.dumps(dataclasses.asdict(TrainConfig())))
+  assert from_dict(values) == TrainConfig()
+  del values["optim"]["momentum"]
+  with pytest.raises(UsageError, match=r"missing: `--optim\.momentum`, in the configuration"):
+    from_dict(values)
 
 
 def test_options_of_the_network_reach_it():

@@ -70,10 +70,11 @@ def options(config):
   return given
 
 
-def launch(config, *more, cache=None, devices=1, x64=False):
-  """The run in a process of its own."""
+def launch(config, *more, cache=None, devices=1, x64=False, root=ROOT, cwd=ROOT):
+  """The run in a process of its own, by the code in a folder, in a working directory."""
   flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
   environment = os.environ | {"XLA_FLAGS": flags, "JAX_ENABLE_X64": str(int(x64))}
+  environment["PYTHONPATH"] = str(root)
   if x64:  # images in float64, which Flax promotes with the parameters, in float32
     environment["JAX_NUMPY_DTYPE_PROMOTION"] = "standard"
   if cache is not None:
@@ -82,7 +83,7 @@ def launch(config, *more, cache=None, devices=1, x64=False):
   command = [sys.executable, "-W", "error", "-m", "experiments", "train"]
   return subprocess.Popen(
     [*command, "lenet5-sample-polynomial", *options(config), *map(str, more)],
-    cwd=ROOT,
+    cwd=cwd,
     env=environment,
     stdout=subprocess.PIPE,
     stderr=subprocess.PIPE,

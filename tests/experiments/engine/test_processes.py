@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import os
 import shutil
 import socket
 import subprocess
@@ -20,7 +19,7 @@ from experiments import UsageError
 from experiments.engine import agreement, processes
 from experiments.engine.processes import ParallelConfig, connect
 from tests import runs
-from tests.experiments.engine.test_parallel import double, free_port, launch_two
+from tests.experiments.engine.test_parallel import double, free_port
 
 
 @pytest.mark.parametrize(
@@ -125,79 +124,59 @@ def assert_refused(ends, *words):
       assert word in line
 
 
+def together(configs, counts=(2, 2), **each):
+  """How processes end that are to be one run; `each` has an option of `launch` for every one."""
+  address = f"127.0.0.1:{free_port()}"
+  started = [
+    runs.launch(
+      dataclasses.replace(
+        config,
+        parallel=ParallelConfig(coordinator=address, processes=counts[number], process=number),
+      ),
+      x64=True,
+      **{name: values[number] for name, values in each.items()},
+    )
+    for number, config in enumerate(configs)
+  ]
+  return [runs.finish(process) for process in started]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("other", ["data", "examples"])
-def test_processes_with_other_data_do_not_train(data, tmp_path, other):
+def test_processes_with_other_data_of_one_name_do_not_train(data, tmp_path):
+  """As by a relative path in two working directories."""
+  arrays = dict(np.load(data))
+  places = [tmp_path / str(number) for number in range(2)]
+  for number, place in enumerate(places):
+    place.mkdir()
+    np.savez(place / "a.npz", **arrays | {"x_train": arrays["x_train"] // (number + 1)})
+  config = double("a.npz", tmp_path / "run", model="lenet5")
+  assert_refused(together([config] * 2, cwd=places), "the digest of the data is ")
+  assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_processes_with_fewer_examples_do_not_train(data, tmp_path):
   config = double(data, tmp_path / "run", model="lenet5")
-  changes = {"train_examples": 48}
-  words = ["`--data.train-examples` is null in process 0 and 48 in process 1"]
-  if other == "data":  # under the same name, as in two working directories
-    arrays = dict(np.load(data))
-    places = [tmp_path / str(number) for number in range(2)]
-    for number, place in enumerate(places):
-      place.mkdir()
-      np.savez(place / "a.npz", **arrays | {"x_train": arrays["x_train"] // (number + 1)})
-    configs = [double("a.npz", tmp_path / "run", model="lenet5")] * 2
-    address, started = f"127.0.0.1:{free_port()}", []
-    for number, place in enumerate(places):
-      parallel = ParallelConfig(coordinator=address, processes=2, process=number)
-      options = runs.options(dataclasses.replace(configs[number], parallel=parallel))
-      command = [sys.executable, "-m", "experiments", "train", "lenet5-sample-polynomial", *options]
-      environment = os.environ | {"PYTHONPATH": str(runs.ROOT), "JAX_ENABLE_X64": "1"}
-      started.append(
-        subprocess.Popen(
-          command,
-          cwd=place,
-          env=environment,
-          stdout=subprocess.PIPE,
-          stderr=subprocess.PIPE,
-          text=True,
-        )
-      )
-    assert_refused([runs.finish(each) for each in started], "the digest of the data is ")
-  else:
-    second = dataclasses.replace(config, data=dataclasses.replace(config.data, **changes))
-    ends = [runs.finish(each) for each in launch_two(config, None, second=second)]
-    assert_refused(ends, *words)
-  assert not (tmp_path / "run" / "config.json").exists()
+  fewer = dataclasses.replace(config, data=dataclasses.replace(config.data, train_examples=48))
+  ends = together([config, fewer])
+  assert_refused(ends, "`--data.train-examples` is null in process 0 and 48 in process 1")
+  assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.slow
 def test_processes_of_other_code_do_not_train(data, tmp_path):
-  for package in ("experiments", "kerv_jax", "tests"):
-    shutil.copytree(runs.ROOT / package, tmp_path / "clone" / package)
-  (tmp_path / "clone" / "experiments" / "more.py").write_text("")
-  address, started = f"127.0.0.1:{free_port()}", []
-  for number, root in enumerate((runs.ROOT, tmp_path / "clone")):
-    parallel = ParallelConfig(coordinator=address, processes=2, process=number)
-    config = double(data, tmp_path / "run", model="lenet5", parallel=parallel)
-    command = [sys.executable, "-m", "experiments", "train", "lenet5-sample-polynomial"]
-    environment = os.environ | {"PYTHONPATH": str(root), "JAX_ENABLE_X64": "1"}
-    started.append(
-      subprocess.Popen(
-        [*command, *runs.options(config)],
-        cwd=root,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-      )
-    )
-  assert_refused([runs.finish(each) for each in started], "the digest of the code is ")
+  clone = tmp_path / "clone"
+  for package in ("experiments", "kerv_jax"):
+    shutil.copytree(runs.ROOT / package, clone / package)
+  (clone / "experiments" / "more.py").write_text("")
+  config = double(data, tmp_path / "run", model="lenet5")
+  roots = runs.ROOT, clone
+  ends = together([config] * 2, root=roots, cwd=roots)
+  assert_refused(ends, "the digest of the code is ")
 
 
 @pytest.mark.slow
 def test_processes_that_count_differently_do_not_train(data, tmp_path):
   config = double(data, tmp_path / "run", model="lenet5")
-  address = f"127.0.0.1:{free_port()}"
-  started = [
-    runs.launch(
-      dataclasses.replace(
-        config, parallel=ParallelConfig(coordinator=address, processes=2 + number, process=number)
-      ),
-      x64=True,
-    )
-    for number in range(2)
-  ]
-  ends = [runs.finish(each) for each in started]
+  ends = together([config] * 2, counts=(2, 3))
   assert_refused(ends, "`--parallel.processes` is 2 in process 0 and 3 in process 1")

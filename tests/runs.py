@@ -13,10 +13,6 @@ from experiments.engine.optim import SGDConfig
 
 ROOT = Path(__file__).parent.parent
 CLASSES = 3
-CACHE = {
-  "jax_persistent_cache_min_compile_time_secs": 0.0,
-  "jax_persistent_cache_min_entry_size_bytes": -1,
-}
 
 
 def blobs(number, seed):
@@ -70,16 +66,13 @@ def options(config):
   return given
 
 
-def launch(config, *more, cache=None, devices=1, x64=False, root=ROOT, cwd=ROOT):
+def launch(config, *more, devices=1, x64=False, root=ROOT, cwd=ROOT):
   """The run in a process of its own, by the code in a folder, in a working directory."""
   flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
   environment = os.environ | {"XLA_FLAGS": flags, "JAX_ENABLE_X64": str(int(x64))}
   environment["PYTHONPATH"] = str(root)
   if x64:  # images in float64, which Flax promotes with the parameters, in float32
     environment["JAX_NUMPY_DTYPE_PROMOTION"] = "standard"
-  if cache is not None:
-    environment["JAX_COMPILATION_CACHE_DIR"] = str(cache)
-    environment |= {name.upper(): str(value) for name, value in CACHE.items()}
   command = [sys.executable, "-W", "error", "-m", "experiments", "train"]
   return subprocess.Popen(
     [*command, "lenet5-sample-polynomial", *options(config), *map(str, more)],

@@ -51,22 +51,6 @@ def blobs(number, seed):
   return data.Examples(images.astype(np.uint8), labels)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def compilation_cache(tmp_path_factory):
-  """Compiles each program once, though every demo makes its own."""
-  settings = {
-    "jax_compilation_cache_dir": str(tmp_path_factory.mktemp("cache")),
-    "jax_persistent_cache_min_compile_time_secs": 0.0,
-    "jax_persistent_cache_min_entry_size_bytes": -1,
-  }
-  before = {name: getattr(jax.config, name) for name in settings}
-  for name, value in settings.items():
-    jax.config.update(name, value)
-  yield
-  for name, value in before.items():
-    jax.config.update(name, value)
-
-
 def trainer(**options):
   optimizer = optax.inject_hyperparams(optax.sgd)(0.0, momentum=0.9)
   return training.Trainer(Learner(Small(), optimizer), **options)
@@ -291,7 +275,7 @@ def run_demo(folder, **changes):
 
 
 @pytest.fixture(scope="module")
-def example(tmp_path_factory, compilation_cache):
+def example(tmp_path_factory):
   """A demo with two networks, and the folder that it read and wrote."""
   folder = tmp_path_factory.mktemp("demo")
   np.savez(folder / "mnist.npz", **arrays())

@@ -30,11 +30,6 @@ from tests import runs
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory):
-  return tmp_path_factory.mktemp("cache")
-
-
-@pytest.fixture(scope="module")
 def data(tmp_path_factory):
   return runs.write_data(tmp_path_factory.mktemp("data"))
 
@@ -80,7 +75,7 @@ def one_device(data, tmp_path_factory):
 
 def train(config):
   buffer = io.StringIO()
-  with jax.enable_x64(True):
+  with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
     run.train(config, console=Console(file=buffer))
   return buffer.getvalue()
 
@@ -88,9 +83,9 @@ def train(config):
 @pytest.mark.parametrize(
   "shard", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["whole", "sharded"]
 )
-def test_eight_devices_are_one(one_device, data, cache, tmp_path, shard):
+def test_eight_devices_are_one(one_device, data, tmp_path, shard):
   config = double(data, tmp_path, parallel=ParallelConfig(shard_params=shard))
-  process = runs.launch(config, cache=cache, x64=True, devices=8)
+  process = runs.launch(config, x64=True, devices=8)
   code, printed, errors = runs.finish(process)
   assert (code, errors) == (0, ""), printed
   assert json.loads((tmp_path / "manifest.json").read_text())["launches"][0]["device_count"] == 8
@@ -103,7 +98,7 @@ def free_port():
     return listener.getsockname()[1]
 
 
-def launch_two(config, cache, devices=1, second=None):
+def launch_two(config, devices=1, second=None):
   """The run in two processes on the loopback address, the second with its own configuration."""
   address = f"127.0.0.1:{free_port()}"
   return [
@@ -114,7 +109,6 @@ def launch_two(config, cache, devices=1, second=None):
           own.parallel, coordinator=address, processes=2, process=number
         ),
       ),
-      cache=cache,
       x64=True,
       devices=devices,
     )
@@ -123,11 +117,11 @@ def launch_two(config, cache, devices=1, second=None):
 
 
 @pytest.mark.parametrize("model", ["lenet5", pytest.param("resnet8", marks=pytest.mark.slow)])
-def test_two_processes_are_one(one_device, data, cache, tmp_path, model):
+def test_two_processes_are_one(one_device, data, tmp_path, model):
   """Each with two devices, and parameters that no process holds whole; goes on on one device."""
   config = double(data, tmp_path, model, parallel=ParallelConfig(shard_params=True))
   half = dataclasses.replace(config, run=dataclasses.replace(config.run, stop_after=1))
-  ends = [runs.finish(process) for process in launch_two(half, cache, devices=2)]
+  ends = [runs.finish(process) for process in launch_two(half, devices=2)]
   assert [code for code, _, _ in ends] == [0, 0], ends
   # Gloo writes to the same stream, its lines mixed with one another.
   assert "paused after step 3" in ends[0][1]
@@ -139,9 +133,9 @@ def test_two_processes_are_one(one_device, data, cache, tmp_path, model):
 @pytest.mark.parametrize(
   "lost", [pytest.param(0, marks=pytest.mark.slow), 1], ids=["coordinator", "worker"]
 )
-def test_lost_process_ends_the_others_within_a_minute(data, cache, tmp_path, lost):
+def test_lost_process_ends_the_others_within_a_minute(data, tmp_path, lost):
   config = dataclasses.replace(double(data, tmp_path, model="lenet5"), epochs=100_000)
-  processes = launch_two(config, cache)
+  processes = launch_two(config)
   wait_for(processes, tmp_path / "checkpoints", "[0-9]*")
   processes[lost].kill()
   begin = time.monotonic()
@@ -153,12 +147,12 @@ def test_lost_process_ends_the_others_within_a_minute(data, cache, tmp_path, los
 
 
 @pytest.mark.parametrize("fault", ["data", "seed"])
-def test_process_that_cannot_start_ends_the_others_in_order(data, cache, tmp_path, fault):
+def test_process_that_cannot_start_ends_the_others_in_order(data, tmp_path, fault):
   config = double(data, tmp_path / "run", model="lenet5")
   wrong = dataclasses.replace(config, seed=config.seed + 1)
   if fault == "data":
     wrong = dataclasses.replace(config, data=dataclasses.replace(config.data, name="no.npz"))
-  ends = [runs.finish(process) for process in launch_two(config, cache, second=wrong)]
+  ends = [runs.finish(process) for process in launch_two(config, second=wrong)]
   assert [code for code, _, _ in ends] == [2, 2], ends
   told = {
     "data": ["another process cannot start", "no.npz"],
@@ -181,9 +175,9 @@ def wait_for(processes, folder, pattern, seconds=180):
 
 
 @pytest.mark.slow
-def test_process_that_hangs_ends_the_others_within_a_minute(data, cache, tmp_path):
+def test_process_that_hangs_ends_the_others_within_a_minute(data, tmp_path):
   config = dataclasses.replace(double(data, tmp_path, model="lenet5"), epochs=100_000)
-  processes = launch_two(config, cache)
+  processes = launch_two(config)
   wait_for(processes, tmp_path / "checkpoints", "[0-9]*")
   processes[1].send_signal(signal.SIGSTOP)
   begin = time.monotonic()
@@ -196,9 +190,9 @@ def test_process_that_hangs_ends_the_others_within_a_minute(data, cache, tmp_pat
 
 
 @pytest.mark.slow
-def test_signal_to_one_process_ends_both_in_order(data, cache, tmp_path):
+def test_signal_to_one_process_ends_both_in_order(data, tmp_path):
   config = dataclasses.replace(double(data, tmp_path, model="lenet5"), epochs=100_000)
-  processes = launch_two(config, cache)
+  processes = launch_two(config)
   wait_for(processes, tmp_path / "checkpoints", "[0-9]*")
   processes[1].send_signal(signal.SIGTERM)
   ends = [runs.finish(process) for process in processes]

@@ -67,6 +67,17 @@ def test_step_uses_batch_statistics_and_keeps_running_ones():
   assert (state.step, state.seed) == (1, 1)
 
 
+@pytest.mark.parametrize("loop", ["python", "scan"])
+def test_steps_are_traced_once(loop, monkeypatch):
+  runner, shown = trainer(loop=loop), training.to_device(examples())
+  monkeypatch.setattr(runner.learner, "step", chex.assert_max_traces(runner.learner.step, n=1))
+  order = data.training_order(40, 8, seed=0, steps=6)
+  state = runner.init(0, (12, 12, 1))
+  for part in (order[:2], order[2:4], order[4:]):
+    state, _, _ = runner.run(state, picks(shown, part))
+  assert state.step == 6
+
+
 def test_evaluation_uses_running_statistics():
   runner, shown = trainer(), training.to_device(examples(23))
   state = runner.init(0, (12, 12, 1))

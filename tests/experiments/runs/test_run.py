@@ -37,19 +37,6 @@ from tests import runs
 BUILD, PARTS = run.build, {}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def cache(tmp_path_factory):
-  """Compiles each program once, though every run makes its own, here and in other processes."""
-  folder = tmp_path_factory.mktemp("cache")
-  settings = {"jax_compilation_cache_dir": str(folder)} | runs.CACHE
-  before = {name: getattr(jax.config, name) for name in settings}
-  for name, value in settings.items():
-    jax.config.update(name, value)
-  yield folder
-  for name, value in before.items():
-    jax.config.update(name, value)
-
-
 @pytest.fixture(autouse=True)
 def parts(monkeypatch):
   """Makes the parts of equal configurations once: they hold compiled programs, no state."""
@@ -244,10 +231,10 @@ def test_finished_run_is_not_trained_again(lenet):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_signal_ends_a_run_in_order(lenet, tmp_path, cache, number):
+def test_signal_ends_a_run_in_order(lenet, tmp_path, number):
   config, outcome, out = lenet
   long = dataclasses.replace(moved(config, tmp_path), epochs=10_000)
-  process = runs.launch(long, cache=cache)
+  process = runs.launch(long)
   wait_for(process, tmp_path / "checkpoints", "[0-9]*")
   process.send_signal(number)
   code, printed, errors = runs.finish(process)
@@ -268,7 +255,7 @@ def wait_for(process, folder, pattern, seconds=180):
     time.sleep(0.002)
 
 
-def kill_and_go_on(whole, folder, cache, moments, seed):
+def kill_and_go_on(whole, folder, moments, seed):
   """Kills a run at random moments, half of them during a save, and lets it go on to the end.
 
   Returns how many of them left a save unfinished.
@@ -278,7 +265,7 @@ def kill_and_go_on(whole, folder, cache, moments, seed):
   checkpoints = folder / "checkpoints"
   for _ in range(moments):
     before = newest(checkpoints)
-    process = runs.launch(moved(config, folder), cache=cache)
+    process = runs.launch(moved(config, folder))
     if rng.random() < 0.5:
       wait_for(process, checkpoints, "*tmp*")
       time.sleep(rng.random() * 0.015)
@@ -306,17 +293,17 @@ def newest(checkpoints):
   )
 
 
-def test_killed_run_goes_on_with_the_same_bits(lenet, tmp_path, cache):
-  kill_and_go_on(lenet, tmp_path, cache, moments=2, seed=0)
+def test_killed_run_goes_on_with_the_same_bits(lenet, tmp_path):
+  kill_and_go_on(lenet, tmp_path, moments=2, seed=0)
 
 
 @pytest.mark.slow
-def test_run_killed_many_times_goes_on_with_the_same_bits(data, tmp_path, cache):
+def test_run_killed_many_times_goes_on_with_the_same_bits(data, tmp_path):
   """24 random moments in 4 runs, long enough not to have ended before."""
   config = dataclasses.replace(runs.config(data, tmp_path / "whole"), epochs=300)
   whole = config, train(config)[0], tmp_path / "whole"
   unfinished = [
-    kill_and_go_on(whole, tmp_path / str(seed), cache, moments=6, seed=seed) for seed in range(4)
+    kill_and_go_on(whole, tmp_path / str(seed), moments=6, seed=seed) for seed in range(4)
   ]
   assert sum(unfinished) > 0
   print(f"{sum(unfinished)} of 24 kills left a save unfinished")

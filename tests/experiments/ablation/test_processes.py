@@ -1,0 +1,187 @@
+"""Runs in other processes: what fails, dies, or is made again."""
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+
+import pytest
+
+from experiments import UsageError, __main__
+from experiments.ablation import pool, process, weights
+from experiments.ablation.command import AblationCommand, run
+from experiments.ablation.perform import Job, Outcome, perform
+from experiments.ablation.pool import Pool
+from experiments.ablation.protocol import (
+  Filters,
+  Protocol,
+  Training,
+)
+from experiments.ablation.rows import Rows
+from tests.experiments.ablation.jobs import OPTIONS, TINY, job
+from tests.experiments.ablation.rows import training
+from tests.runs import ROOT
+
+
+@pytest.fixture
+def scripted(monkeypatch):
+  """Makes a pool that starts no processes; what they were to do, and what it says."""
+
+  def make(rows, outcome, **options):
+    jobs, said = [], []
+
+    def alone(function, job):
+      assert function is perform
+      jobs.append(list(job.specs))
+      return outcome(job)
+
+    monkeypatch.setattr(pool, "alone", alone)
+
+    def job(specs):
+      return Job(tuple(specs), TINY, "data", None, "out", "weights")
+
+    return Pool(rows, job, workers=1, say=said.append, **options), jobs, said
+
+  return make
+
+
+def good(job):
+  return [Outcome(spec, {"accuracy": 0.5}, "new") for spec in job.specs]
+
+
+def test_of_a_group_only_what_is_missing_is_made(tmp_path, scripted):
+  rows = Rows(tmp_path, Protocol())
+  runs = [Training("cnn", seed) for seed in range(5)]
+  for seed in (0, 3):
+    rows.add(runs[seed], training())
+  made, jobs, said = scripted(rows, good, together=16)
+  made.run(lambda rows: runs)
+  assert jobs == [[runs[1], runs[2], runs[4]]]
+  assert said == [
+    f"[{place}/3] training: cnn, rate 0.003, seed {seed}: accuracy 0.5000"
+    for place, seed in ((1, 1), (2, 2), (3, 4))
+  ]
+
+
+@pytest.mark.parametrize("error", [UsageError("no data"), BrokenProcessPool("it died")])
+def test_a_run_that_fails_does_not_stop_the_others(tmp_path, scripted, error):
+  def outcome(job):
+    if job.specs[0].seed == 0:
+      raise error
+    return good(job)
+
+  made, jobs, said = scripted(Rows(tmp_path, Protocol()), outcome, together=2)
+  made.run(lambda rows: [Training("cnn", seed) for seed in range(4)])
+  assert made.failed == [
+    f"training: cnn, rate 0.003, seed 0; training: cnn, rate 0.003, seed 1: {error}"
+  ]
+  assert len(jobs) == 2
+  assert [line.split("]")[0] for line in said] == ["[1/4", "[3/4", "[4/4"]
+
+
+def dies():
+  os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_function_alone_has_one_thread_and_dies_alone():
+  assert process.alone(os.getenv, "NPROC") == "1"
+  with pytest.raises(BrokenProcessPool):
+    process.alone(dies)
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_no_process_outlives_the_command(tiny, tmp_path, how):
+  long = ["--arms", "linear-cnn", "--epochs", "100000", "--batch-size", "8", "--workers", "2"]
+  where = ["--data", tiny[0], "--out", str(tmp_path), "--weights", str(tmp_path), *long]
+  parent = subprocess.Popen(
+    [sys.executable, "-m", "experiments", "ablation", "no-relu", "--seeds", "0", "1", *where],
+    cwd=ROOT,
+    stderr=subprocess.PIPE,
+    stdout=subprocess.DEVNULL,
+    text=True,
+  )
+  try:
+    wait_for(lambda: len(descendants(parent.pid)) >= 3)  # both, and what tracks their resources
+    below = descendants(parent.pid)
+    parent.send_signal(how)
+    _, told = parent.communicate(timeout=60)
+  finally:
+    parent.kill()
+  if how is signal.SIGINT:
+    assert parent.returncode == 130
+    assert "interrupted; rows are kept" in told
+    assert "Traceback" not in told
+  wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in below))
+  assert not list(tmp_path.iterdir())
+
+
+def descendants(pid):
+  found = []
+  for task in Path(f"/proc/{pid}/task").glob("*/children"):
+    for child in task.read_text().split():
+      found += [int(child), *descendants(int(child))]
+  return found
+
+
+def wait_for(condition, seconds=120):
+  end = time.monotonic() + seconds
+  while not condition():
+    assert time.monotonic() < end
+    time.sleep(0.05)
+
+
+def test_runs_made_together_are_made_again_together(tiny, tmp_path, capsys):
+  file, _ = tiny
+  where = ["--data", file, "--out", str(tmp_path / "rows"), "--weights", str(tmp_path / "w")]
+  command = ["ablation", "run", "--arms", "linear-cnn", *OPTIONS, *where, "--together", "2"]
+  assert __main__.main([*command, "--seeds", "0", "1"]) == 0
+  assert "[2/2] training: linear-cnn, rate 0.003, seed 1: accuracy" in capsys.readouterr().out
+  rows = Rows(tmp_path / "rows")
+  first, second = rows.all().values()
+  assert first["weights"] != second["weights"]
+  assert first["command"] == second["command"]
+  file = tmp_path / "w" / "linear-cnn-rate0.003-seed1.npz"
+  assert weights.load(file, second["weights"])["conv1"]["kernel"].shape == (5, 5, 1, 6)
+  assert __main__.main([*shlex.split(first["command"])[3:], *where[2:]]) == 0
+  assert capsys.readouterr().out.count("as in its row, bit for bit") == 2
+  rows.add_all([first | {"accuracy": 0.25}])  # as if rounding had made another of it
+  assert __main__.main([*command, "--seeds", "0", "--again"]) == 0
+  assert f"NOT compared with its row, which {first['command']!r}" in capsys.readouterr().out
+  # What is looked for in a network needs the weights of its row.
+  file.unlink()
+  rows.add_all([second | {"weights": "another"}])
+  with pytest.raises(UsageError, match=r"by the row's own command, .*--seeds 0 1.*--together 2"):
+    perform(job(tiny, tmp_path, Filters("linear-cnn", 1)))
+
+
+@pytest.mark.parametrize(
+  ("options", "message"),
+  [
+    ({"name": "kernel"}, "the study must be of kernels, "),
+    ({"seeds": (0, 0)}, "`--seeds` must be from 0, each once"),
+    ({"seeds": ()}, "`--seeds`"),
+    ({"arms": ("cubic",)}, "`--arms` must be of cnn"),
+    ({"arms": ("volterra",)}, "`--arms` of kernels must be of cnn"),
+    ({"rate": (0.1,)}, "`--rate` is for run"),
+    ({"search": True}, "`--search` is for run"),
+    ({"name": "run"}, "`--arms` must name networks"),
+    ({"name": "run", "arms": ("cnn",), "rate": (0.1, -1.0)}, "`--rate` must be positive"),
+    ({"name": "run", "arms": ("cnn",), "rate": (0.1, 0.1)}, "each once"),
+    ({"workers": 0}, "`--workers` must be at least 1"),
+    ({"together": 0}, "`--together` must be at least 1"),
+    ({"epochs": 0}, "`--epochs` must be at least 1"),
+    ({"data": "nowhere.npz"}, "nowhere.npz"),
+    ({"test_examples": 24}, "`--test-examples` must be at most 23"),
+    ({"batch_size": 60}, "`--batch-size` must be at most 49"),
+  ],
+)
+def test_bad_input_is_refused_before_anything_is_written(tiny, tmp_path, options, message):
+  out = tmp_path / "rows"
+  given = {"name": "kernels", "data": tiny[0], "out": str(out), "batch_size": 8} | options
+  with pytest.raises(UsageError, match=message):
+    run(AblationCommand(**given))
+  assert not out.exists()

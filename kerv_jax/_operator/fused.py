@@ -5,6 +5,7 @@ filters with the reduction over it, so that no array of all pairs exists.  Batch
 stay axes of their own, so shardings and symbolic sizes pass through.
 """
 
+import functools
 import math
 from typing import Any
 
@@ -77,6 +78,8 @@ def cotangents(
   return lhs, jnp.stack(rhs).reshape(operands.rhs[0].shape), tuple(params)
 
 
+# Traced once for all taps.
+@functools.partial(jax.jit, static_argnums=0, inline=True)
 def _pulled_back(term: Term, seen: Any, other: Any, g: Array) -> tuple[Any, ...]:
   """The cotangents of a tap's view; of its weights and of the parameters, from other operands."""
 

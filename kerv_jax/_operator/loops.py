@@ -7,6 +7,7 @@ start at traced indices: XLA's CPU back end (JAX 0.10) did not vectorize the sam
 slices.  The batch stays an axis of its own, so that it may be sharded over devices.
 """
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -209,8 +210,7 @@ def cotangents(
         p = tuple(_taken(p, [feature], (1,)).reshape(1, 1, 1) for p in params)
         of_feature = lambda v: _taken(v, [feature, 0, 0], (1, *v.shape[1:]))  # noqa: E731
         y = tuple(map(of_feature, outs))
-        _, pull = jax.vjp(lambda x: _to(x.shape, term((x,), w, p, y)), view)
-        return part + pull(_to(view.shape, of_feature(g)))[0]
+        return part + _to_input(term, view, w, p, y, of_feature(g))
 
       part = jnp.zeros_like(view) + zero(view, *weight, g)
       part = _loop(geo.features, _divisor(geo.features, _FEATURES), add_feature, part)
@@ -227,12 +227,8 @@ def cotangents(
         def add_row(row: Array, parts: Any) -> Any:
           a = row_of(x, row)[:, None]
           y = tuple(row_of(y, row)[None] for y in outs)
-          _, pull = jax.vjp(
-            lambda w, p: _to(full, term((a,), (w, *ws), p, y)),
-            _to(full, w),
-            tuple(_to(full, value) for value in p),
-          )
-          return jax.tree.map(jnp.add, parts, pull(_to(full, row_of(g, row)[None])))
+          found = _to_filters(term, a, (w, *ws), p, y, row_of(g, row)[None], full)
+          return jax.tree.map(jnp.add, parts, found)
 
         zeros = jnp.zeros(full, x.dtype) + zero(x, w, g)
         parts = _loop(rows.count, rows.unroll, add_row, (zeros, (zeros,) * len(p)))
@@ -258,6 +254,28 @@ def cotangents(
   arranged = Operands((inputs,), (weights, *numbers), params, outs)
   found = _each_group(of_group, geo.groups, arranged, layout.of_output(cotangent))
   return *to_input(found[0]), *to_filters(found[1]), *to_params(found[2])
+
+
+# Traced once for all steps of a loop body.
+@functools.partial(jax.jit, static_argnums=0, inline=True)
+def _to_input(term: Term, x: Array, w: Any, params: Any, outs: Any, g: Array) -> Array:
+  """The cotangent of elements of an input."""
+  _, pull = jax.vjp(lambda x: _to(x.shape, term((x,), w, params, outs)), x)
+  return pull(_to(x.shape, g))[0]
+
+
+@functools.partial(jax.jit, static_argnums=(0, 6), inline=True)
+def _to_filters(
+  term: Term, x: Array, w: Any, params: Any, outs: Any, g: Array, pairs: tuple[Any, ...]
+) -> tuple[Array, tuple[Array, ...]]:
+  """The cotangents of filters and of parameters, before their sum over positions."""
+  w, *ws = w
+  _, pull = jax.vjp(
+    lambda w, params: _to(pairs, term((x,), (w, *ws), params, outs)),
+    _to(pairs, w),
+    tuple(_to(pairs, value) for value in params),
+  )
+  return pull(_to(pairs, g))
 
 
 def _block(geo: Geometry, rows: _Rows) -> int:

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import pathlib
 import re
 
 import flax.linen as nn
@@ -268,6 +269,15 @@ def test_space_may_be_sharded():
   for kernel in (kernels.Polynomial(), kernels.Gaussian(0.05), kernels.L1()):
     arguments = placed(mesh, P(None, "space"), P(), P(None, "space"))
     assert_same(jax.jit(both(layer(kernel)))(*arguments), alone(kernel)[1])
+
+
+def test_the_page_on_several_devices_runs(capsys):
+  page = (pathlib.Path(__file__).parents[2] / "docs" / "devices.md").read_text()
+  blocks = re.findall(r"^```python\n(.*?)^```$", page, re.M | re.S)
+  expected = re.findall(r"^ *print\(.*\)  # ([^:\n]*)", "".join(blocks), re.M)
+  exec("".join(blocks), {})
+  assert capsys.readouterr().out.splitlines() == expected
+  assert len(expected) == 4
 
 
 def test_the_comparison_is_with_what_runs():

@@ -43,7 +43,8 @@ class Geometry(NamedTuple):
   def out_spatial(self) -> tuple[int, ...]:
     """Spatial shape of the output."""
     dims = zip(self.spatial, self.window, self.strides, self.dilation, strict=True)
-    return tuple((n - (k - 1) * d - 1) // s + 1 for n, k, s, d in dims)
+    sizes = ((n - (k - 1) * d - 1) // s + 1 for n, k, s, d in dims)
+    return tuple(max(n, 0) if isinstance(n, int) else n for n in sizes)
 
   @property
   def out_shape(self) -> tuple[int, ...]:

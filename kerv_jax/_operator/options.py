@@ -117,7 +117,9 @@ def resolve(
     (max((size - 1) * d + 1, 0) if size else 0) + lo + hi
     for size, d, (lo, hi) in zip(spatial, lhs_dilation, pads, strict=True)
   )
-  if any(p < e for p, e in zip(padded, extent, strict=True)):
+  same = isinstance(padding, str) and padding.upper() != "VALID"
+  fits = [p >= e or (same and n == 0) for p, e, n in zip(padded, extent, spatial, strict=True)]
+  if not all(fits):
     raise ValueError(
       "the window must fit into the padded input: `rhs` has a window of "
       f"{window}, dilated by `rhs_dilation` {rhs_dilation} to {extent}, and `lhs` a spatial shape "
@@ -131,7 +133,10 @@ def resolve(
     lhs_dilation=lhs_dilation,
     rhs_dilation=rhs_dilation,
     window=window,
-    out_spatial=tuple((p - e) // s + 1 for p, e, s in zip(padded, extent, strides, strict=True)),
+    out_spatial=tuple(
+      (p - e) // s + 1 if n != 0 else max((p - e) // s + 1, 0)
+      for p, e, s, n in zip(padded, extent, strides, spatial, strict=True)
+    ),
     features=features,
     feature_group_count=groups,
     batch_group_count=batch_groups,

@@ -137,6 +137,8 @@ class PairStatistic:
       temperature = jnp.asarray(kernel.temperature, terms.dtype)  # pyright: ignore
       smooth = jax.nn.logsumexp(terms / temperature, axis=-1)
       return smooth * (temperature if temperature.ndim == 0 else temperature[..., 0])
+    if not terms.shape[-1]:
+      return jnp.full(terms.shape[:-1], -jnp.inf if reduction == "max" else jnp.inf, terms.dtype)
     # That of jnp.max would be shared by ties.
     first = (jnp.argmax if reduction == "max" else jnp.argmin)(terms, axis=-1, keepdims=True)
     return jnp.take_along_axis(terms, lax.stop_gradient(first), axis=-1)[..., 0]

@@ -3,9 +3,10 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import lax
 
-from kerv_jax import kernels
-from tests.operator.cases import kerv, operands
+from kerv_jax import kernels, kerv_general_dilated
+from tests.operator.cases import NHWC, ONE_PER_STATISTIC, kerv, operands
 
 
 @pytest.mark.parametrize(
@@ -89,3 +90,18 @@ def test_a_custom_function_must_return_a_real_scalar(fn):
   lhs, rhs = operands()
   with pytest.raises(ValueError, match="real scalar for a patch and a filter of shape \\(12,\\)"):
     kerv(lhs, rhs, kernels.Custom(fn))
+
+
+@pytest.mark.parametrize(
+  "kernel", [*ONE_PER_STATISTIC, kernels.Chebyshev(), kernels.Custom(jnp.vdot)]
+)
+@pytest.mark.parametrize("method", ["auto", "patches"])
+@pytest.mark.parametrize(
+  ("lhs", "rhs"),
+  [((2, 5, 5, 0), (3, 3, 0, 4)), ((2, 0, 5, 3), (3, 3, 3, 4)), ((0, 5, 5, 3), (3, 3, 3, 4))],
+)
+def test_empty_operands_give_what_lax_gives(kernel, method, lhs, rhs):
+  lhs, rhs = jnp.ones(lhs), jnp.ones(rhs)
+  options = {"window_strides": (1, 1), "padding": "SAME", "dimension_numbers": NHWC}
+  out = kerv_general_dilated(lhs, rhs, **options, kernel_fn=kernel, method=method)
+  assert out.shape == lax.conv_general_dilated(lhs, rhs, **options).shape

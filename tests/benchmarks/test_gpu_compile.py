@@ -171,6 +171,9 @@ def test_programs_are_lowered_for_cuda():
 
 @NEEDS_WHEELS
 @pytest.mark.slow
+@pytest.mark.xfail(
+  reason="where squared distances branch, all GPUs agree on the branch", strict=True
+)
 @pytest.mark.parametrize("shape", ["CIFAR stem", "ResNet-50 middle", "ResNet-50 late"])
 def test_layers_keep_their_bounds(shape, tmp_path, capfd):
   arguments = ["--shapes", shape, "--networks", "--out", str(tmp_path / "rows.json"), "--check"]

@@ -69,9 +69,9 @@ def _run(argv: Sequence[str]) -> int:
   if isinstance(command, ablation.AblationCommand):
     return ablation.run(command)
   if isinstance(command, ablation.ReportCommand):
-    from experiments.ablation import report  # imports matplotlib
+    from experiments.ablation import page  # imports matplotlib
 
-    return report.run(command)
+    return page.write(command)
   assert isinstance(command, demo.DemoConfig)
   demo.run(command, shlex.join(["python", "-m", "experiments", *argv]))
   return 0

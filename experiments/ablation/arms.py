@@ -9,7 +9,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from experiments import UsageError
-from experiments.ablation.layers import PointwiseConv, VolterraConv
+from experiments.common.layers import AuthorsGaussian, PointwiseConv, VolterraConv
 from kerv_jax import kernels
 from kerv_jax.models import LeNet5
 from kerv_jax.nn import KervConv
@@ -17,28 +17,16 @@ from kerv_jax.nn import KervConv
 
 @dataclasses.dataclass(frozen=True)
 class Arm:
-  """A LeNet-5 with layers of its own.
-
-  Attributes:
-    label: what figures and tables call it.
-    conv1: class of the first layer, with what is particular to it.
-    conv2: class of the second.
-    relu: whether there are activations, with max pooling; without, the pooling is an average.
-    matches: the arm whose first step this one's is to be as long as; None takes the rate as it is.
-  """
+  """A LeNet-5 with layers of its own, and what figures and tables call it."""
 
   label: str
-  conv1: Callable[..., Any] = nn.Conv
+  conv1: Callable[..., Any] = nn.Conv  # class of the first layer, with what is particular to it
   conv2: Callable[..., Any] = nn.Conv
-  relu: bool = True
-  matches: str | None = None
+  relu: bool = True  # activations, with max pooling; without, the pooling is an average
+  matches: str | None = None  # the arm whose first step this one's is to be as long as
 
   def network(self, num_classes: int) -> LeNet5:
-    """The network.
-
-    Args:
-      num_classes: outputs of its last layer.
-    """
+    """Returns the network, with a last layer of so many outputs."""
     activation: Any = nn.relu if self.relu else None
     pool: Literal["max", "avg"] = "max" if self.relu else "avg"
     return LeNet5(num_classes, self.conv1, self.conv2, activation=activation, pool=pool)
@@ -58,21 +46,22 @@ def cube(product: Any) -> Any:
 
 
 POLYNOMIAL = _kerv(kernels.Polynomial(degree=3, balance=1.0))
+GAUSSIAN, SIGMOID = _kerv(kernels.Gaussian(1.0)), _kerv(kernels.Sigmoid())
 DEGREES = (2, 3, 5)
 BALANCES = (0.5, 1.0, 2.0)
 
 ARMS: dict[str, Arm] = {
   "cnn": Arm("CNN"),
   "polynomial": Arm("polynomial", POLYNOMIAL),
-  "gaussian": Arm("Gaussian", _kerv(kernels.Gaussian(1.0))),
-  "sigmoid": Arm("sigmoid", _kerv(kernels.Sigmoid())),
+  "gaussian": Arm("Gaussian", GAUSSIAN),
+  "sigmoid": Arm("sigmoid", SIGMOID),
   "l1": Arm("L1", _kerv(kernels.L1())),
   "l2": Arm("L2", _kerv(kernels.L2())),
   "conv-kerv": Arm("conv-kerv", nn.Conv, POLYNOMIAL),
   "kerv-kerv": Arm("kerv-kerv", POLYNOMIAL, POLYNOMIAL),
   "linear-cnn": Arm("CNN, no ReLU", relu=False),
   "linear-gaussian-polynomial": Arm(
-    "Gaussian-polynomial, no ReLU", _kerv(kernels.Gaussian(1.0)), POLYNOMIAL, relu=False
+    "Gaussian-polynomial, no ReLU", GAUSSIAN, POLYNOMIAL, relu=False
   ),
   "linear-polynomial-polynomial": Arm(
     "polynomial-polynomial, no ReLU", POLYNOMIAL, POLYNOMIAL, relu=False
@@ -86,6 +75,9 @@ ARMS: dict[str, Arm] = {
   "cnn-step-gaussian": Arm("CNN, first step of Gaussian", matches="gaussian"),
   "cnn-wide": Arm("CNN, 11 features", functools.partial(nn.Conv, features=11)),
   "volterra": Arm("Volterra", VolterraConv),
+  "gaussian-2018": Arm("Gaussian of 2018", AuthorsGaussian),
+  "both-gaussian": Arm("Gaussian, both layers", GAUSSIAN, GAUSSIAN),
+  "both-sigmoid": Arm("sigmoid, both layers", SIGMOID, SIGMOID),
 }
 """By name. Where the label does not say otherwise, the first layer is a kervolution, the second a
 convolution, and a polynomial is (<x, w> + 1)^3. The wide CNN has 63,836 parameters, as near as
@@ -93,34 +85,24 @@ whole features allow to the 63,656 of the Volterra network; all others have 61,7
 
 
 def polynomial_name(degree: int, balance: float) -> str:
-  """The name of the arm with this polynomial kernel.
-
-  Args:
-    degree: one of `DEGREES`.
-    balance: one of `BALANCES`.
-  """
+  """Returns the name of the arm with this kernel, of `DEGREES` and `BALANCES`."""
   if (degree, balance) == (3, 1.0):
     return "polynomial"
   return f"polynomial-{degree}-{balance:g}"
 
 
-for _degree in DEGREES:
-  for _balance in BALANCES:
-    ARMS.setdefault(
-      polynomial_name(_degree, _balance),
-      Arm(f"({_degree}, {_balance:g})", _kerv(kernels.Polynomial(_degree, _balance))),
-    )
+ARMS |= {
+  polynomial_name(degree, balance): Arm(
+    f"({degree}, {balance:g})", _kerv(kernels.Polynomial(degree, balance))
+  )
+  for degree in DEGREES
+  for balance in BALANCES
+  if (degree, balance) != (3, 1.0)
+}
 
 
 def arm(name: str) -> Arm:
-  """The arm of a name.
-
-  Args:
-    name: one of `ARMS`.
-
-  Raises:
-    UsageError: if there is none.
-  """
+  """Returns the arm of a name; a UsageError if there is none."""
   if name not in ARMS:
     raise UsageError(f"`--arms` must be of {', '.join(ARMS)}, got {name!r}")
   return ARMS[name]

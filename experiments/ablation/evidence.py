@@ -1,185 +1,151 @@
-"""The rows of a page by study, arm and seed."""
+"""The rows of a page by network, learning rate and seed, and what is measured in them."""
 
 import collections
-from collections.abc import Iterable, Mapping, Sequence
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from experiments.ablation.plan import attack, followers, searches, trainings, tuned_rate
-from experiments.ablation.protocol import RATE, Attack, Filters, Spec, Training, identity
-from experiments.ablation.rows import Row
-from experiments.ablation.study import STUDIES
+import numpy as np
 
-FEWEST = 3
-"""Seeds without which there is no verdict."""
+from experiments.ablation import attacked
+from experiments.ablation.plan import rate_of, searches, todo
+from experiments.ablation.protocol import RATE, Protocol, Spec, identity
+from experiments.ablation.reading import Row, early_error, steps_to, until
+from experiments.ablation.rules import FEWEST, RULES
+from experiments.ablation.study import MAIN, STUDIES, Rates
+from experiments.common.statistics import Layout
+
+Runs = Mapping[int, Row]
+"""Rows of one network, by seed."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Measure:
+  """Something that networks are compared by."""
+
+  read: Callable[["Evidence", Row], float | None]  # from a row; None where it has none
+  quotient: bool = True  # theirs over ours, in logarithms; else ours less theirs
+  early: bool = False  # whether runs that were stopped early have it too
+  kind: str = "training"  # of rows
+
+
+MEASURES: dict[str, Measure] = {
+  "errors": Measure(lambda evidence, row: early_error(row), early=True),
+  "steps": Measure(lambda evidence, row: steps_to(row, evidence.target)),
+  "loss": Measure(lambda evidence, row: row["final_loss"]),
+  "accuracy": Measure(lambda evidence, row: row["accuracy"], quotient=False),
+  "fgsm": Measure(
+    lambda evidence, row: attacked.accuracy_at(row, evidence.epsilon), False, kind="attack"
+  ),
+  "pgd": Measure(
+    lambda evidence, row: row["white_box"]["pgd"][str(attacked.PGD_EPSILON)], False, kind="attack"
+  ),
+}
 
 
 class Evidence:
-  """What the rows say.
+  """What the rows say, of all seeds or some; learning rates are chosen by all rows there are."""
 
-  Args:
-    rows: by identity.
-  """
+  def __init__(
+    self,
+    rows: Mapping[str, Row],
+    protocol: Protocol,
+    seeds: Callable[[int], bool] = lambda seed: True,
+  ):
+    self.rows, self.protocol = rows, protocol
+    self._by: dict[Any, dict[int, Row]] = collections.defaultdict(dict)
+    for row in rows.values():
+      spec = row["spec"]
+      if not spec.get("search") and seeds(spec["seed"]):
+        key = row["kind"], spec["arm"], spec.get("rate", RATE), spec.get("stop_after")
+        self._by[key][spec["seed"]] = row
+    self.rate = functools.cache(self._rate)
+    self.layout = functools.cache(self._layout)
 
-  def __init__(self, rows: Mapping[str, Row]):
-    self.rows = rows
-    found = {row["spec"]["seed"] for row in rows.values() if not row["spec"].get("search")}
-    self.seeds = sorted(found | set(range(FEWEST)))
+  def _rate(self, arm: str, rates: Rates = "paper") -> float | None:
+    return rate_of(arm, self.rows, rates)
 
-  def rate(self, study: str, arm: str) -> float | None:
-    """The learning rate of an arm in a study; None if it is still to be chosen.
+  def runs(self, arm: str, rates: Rates = "paper", kind: str = "training") -> Runs:
+    """Rows of a network, by seed."""
+    rate = RATE if kind != "training" else self.rate(arm, rates)
+    return dict(sorted(self._by[kind, arm, rate, None].items()))
 
-    Args:
-      study: its name.
-      arm: name of the network.
-    """
-    return tuned_rate(arm, self.rows) if STUDIES[study].tuned else RATE
+  def measured(self, arm: str, name: str, rates: Rates = "paper") -> dict[int, float | None]:
+    """A measurement of a network's runs, by seed; None where a run has none."""
+    measure = MEASURES[name]
+    found = self.runs(arm, rates, measure.kind)
+    if measure.early:
+      (stop,) = {STUDIES[name].stop_after for name in ("early", "early-tuned")}
+      found = self._by["training", arm, self.rate(arm, rates), stop] | dict(found)
+    return {seed: measure.read(self, row) for seed, row in sorted(found.items())}
 
-  def diverges(self, arm: str) -> bool:
-    """Whether no learning rate can be chosen for an arm, since all searches diverged.
+  def _layout(self, study: str, name: str, rates: Rates = "paper") -> Layout | None:
+    """The layout of networks that have a measurement in every run; the main ones share theirs."""
+    arms = STUDIES[study].all_arms
+    arms = MAIN if set(arms) <= set(MAIN) and MEASURES[name].kind == "training" else arms
+    cells = {}
+    for arm in arms:
+      values = self.measured(arm, name, rates)
+      if None not in values.values():
+        take = math.log if MEASURES[name].quotient else float
+        cells |= {(arm, seed): take(value or 1e-9) for seed, value in values.items()}
+    return Layout(cells, RULES["bartlett"]) if cells else None
 
-    Args:
-      arm: name of the network.
-    """
-    found = [self.rows.get(identity(run)) for run in searches(arm, self.rows)]
+  def best_rates(self, name: str) -> Rates:
+    """The learning rates that are best for a measurement, of those that there are runs of."""
+    early = MEASURES[name].early and all(
+      len(self.measured(arm, name, "early")) >= FEWEST for arm in MAIN
+    )
+    return "early" if early else "tuned"
+
+  def never(self, arm: str, rates: Rates) -> bool:
+    """Whether no learning rate can be chosen, since all searches diverged."""
+    if rates == "paper":
+      return False
+    found = [self.rows.get(identity(run)) for run in searches(arm, self.rows, rates)]
     return all(row is not None and row["accuracy"] is None for row in found)
 
-  def runs(self, study: str, arm: str) -> dict[int, Row]:
-    """Rows of an arm in a study, by seed.
+  @functools.cached_property
+  def target(self) -> float:
+    """The accuracy to which the time is taken."""
+    if self.protocol.target is not None:
+      return self.protocol.target
+    found = [until(row, self.protocol.epochs / 3) for row in self.runs("cnn").values()]
+    return float(np.mean([values[-1] for values in found if values] or [1.0]))
 
-    Args:
-      study: its name.
-      arm: name of the network.
-    """
-    rate = self.rate(study, arm)
-    return {} if rate is None else self._trained(arm, rate)
+  @functools.cached_property
+  def epsilon(self) -> float:
+    """The epsilon at which the CNN's mean accuracy is that of table 1; NaN if it is at none."""
+    return attacked.paper_epsilon(self.runs("cnn", kind="attack"))
 
-  def at_paper_rate(self, arm: str) -> dict[int, Row]:
-    """Rows of an arm at the paper's learning rate, by seed.
-
-    Args:
-      arm: name of the network.
-    """
-    return self._trained(arm, RATE)
+  @functools.cached_property
+  def seeds(self) -> list[int]:
+    """All seeds of rows that no learning rate is chosen by."""
+    return sorted({seed for found in self._by.values() for seed in found})
 
   def pace(self, arm: str) -> float | None:
-    """Seconds that a step of an arm takes, in the run that shared the machine least.
-
-    Of runs on the commonest device alone; runs that were made together have no pace of their own.
-
-    Args:
-      arm: name of the network.
-
-    Returns:
-      It; None if there is no such run.
-    """
+    """Returns milliseconds a step, of the run on the commonest device that shared it least."""
     devices = collections.Counter(row["environment"]["device"] for row in self.rows.values())
-    device = max(devices, key=lambda name: devices[name])
     paces = [
-      row["seconds"] / row["curve"]["steps"][-1]
+      1000 * row["seconds"] / row["curve"]["steps"][-1]
       for row in self.rows.values()
-      if row["kind"] == "training"
-      and row["spec"]["arm"] == arm
-      and row["environment"]["device"] == device
-      and "together" not in row["environment"]
-      and row["curve"]["steps"][-1]
+      if row["kind"] == "training" and row["spec"]["arm"] == arm and row["curve"]["steps"][-1]
+      if row["environment"]["device"] == devices.most_common(1)[0][0]
+      if "together" not in row["environment"]
     ]
     return min(paces, default=None)
 
-  def attacks(self, arm: str) -> dict[int, Row]:
-    """Rows of the attacks on an arm, by seed.
-
-    Args:
-      arm: name of the network.
-    """
-    named = {seed: identity(attack(arm, seed)) for seed in self.seeds}
-    return {seed: self.rows[name] for seed, name in named.items() if name in self.rows}
-
-  def filters(self, arm: str) -> dict[int, Row]:
-    """Rows of the first layer's filters, by seed.
-
-    Args:
-      arm: name of the network.
-    """
-    named = {seed: identity(Filters(arm, seed)) for seed in self.seeds}
-    return {seed: self.rows[name] for seed, name in named.items() if name in self.rows}
-
-  def searched(self, arm: str) -> dict[float, Row]:
-    """Rows that a learning rate is chosen by, by that rate.
-
-    Args:
-      arm: name of the network.
-    """
-    runs = searches(arm, self.rows)
-    return {run.rate: self.rows[identity(run)] for run in runs if identity(run) in self.rows}
-
-  def wanted_seeds(self, study: str) -> list[int]:
-    """The fewest, and others of which there is a row that belongs to no other study.
-
-    Args:
-      study: its name.
-    """
-    others = {
-      identity(spec)
-      for other in STUDIES
-      if other != study
-      for spec in self._wanted(other, self.seeds)
-    }
-    found = {
-      spec.seed
-      for spec in self._wanted(study, self.seeds)
-      if identity(spec) in self.rows.keys() - others
-    }
-    return sorted(found | set(range(FEWEST)))
+  def searched(self, arm: str, rates: Rates = "tuned") -> dict[float, list[Row]]:
+    """Rows that a learning rate is chosen by, by that rate."""
+    found: dict[float, list[Row]] = {}
+    for run in searches(arm, self.rows, rates):
+      if identity(run) in self.rows:
+        found.setdefault(run.rate, []).append(self.rows[identity(run)])
+    return found
 
   def missing(self, study: str) -> list[Spec]:
-    """Runs of a study that have no row; of those whose rate is to be chosen, the searches.
-
-    Args:
-      study: its name.
-    """
-    wanted = self._wanted(study, self.wanted_seeds(study))
+    """Runs of the fewest seeds that have no row and can be made now."""
+    wanted = todo(study, STUDIES[study].arms, range(FEWEST), self.rows)
     return [spec for spec in wanted if identity(spec) not in self.rows]
-
-  def _trained(self, arm: str, rate: float) -> dict[int, Row]:
-    named = {seed: identity(Training(arm, seed, rate)) for seed in self.seeds}
-    return {seed: self.rows[name] for seed, name in named.items() if name in self.rows}
-
-  def _wanted(self, study: str, seeds: Sequence[int]) -> list[Spec]:
-    arms = STUDIES[study].arms
-    wanted: list[Spec] = []
-    if STUDIES[study].tuned:
-      for arm in arms:
-        wanted += searches(arm, self.rows)
-        rate = tuned_rate(arm, self.rows)
-        wanted += [Training(arm, seed, rate) for seed in seeds if rate is not None]
-    else:
-      wanted += trainings(study, arms, seeds)
-    return [*wanted, *followers(study, arms, seeds, self.rows)]
-
-
-def by_arm(specs: Iterable[Spec]) -> dict[str, list[str]]:
-  """Runs in words, by arm.
-
-  Args:
-    specs: of the runs.
-  """
-  words: dict[str, list[str]] = {}
-  for spec in specs:
-    text = f"seed {spec.seed}"
-    if isinstance(spec, Attack | Filters):
-      text = f"{type(spec).__name__.lower()} of {text}"
-    elif spec.search:
-      text = f"search at {spec.rate:g}"
-    words.setdefault(spec.arm, []).append(text)
-  return words
-
-
-def column(runs: Mapping[int, Row], name: str, seeds: Sequence[int] | None = None) -> list[Any]:
-  """A value of each run, in the order of the seeds.
-
-  Args:
-    runs: by seed.
-    name: of the value.
-    seeds: to take; None is all.
-  """
-  return [runs[seed][name] for seed in (sorted(runs) if seeds is None else seeds)]

@@ -3,21 +3,22 @@
 import dataclasses
 import os
 import platform
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from experiments import UsageError
-from experiments.ablation import dataset, weights
-from experiments.ablation.attacked import attack
+from experiments.ablation.attacks import attack
 from experiments.ablation.plan import networks
-from experiments.ablation.protocol import Filters, Protocol, Spec, Training
-from experiments.ablation.rows import Row, Rows
-from experiments.ablation.train import train, train_together
+from experiments.ablation.protocol import Filters, Protocol, Spec, Training, cut
+from experiments.ablation.reading import Row
+from experiments.ablation.rows import Rows
+from experiments.ablation.rules import rules_digest
+from experiments.ablation.train import train
+from experiments.common import parameters
 from experiments.common.environment import commit, device, version
-from experiments.data import Dataset
+from experiments.data import Dataset, load_ordered
 
 DATA = "mnist"
 """The data set where none is named."""
@@ -29,95 +30,62 @@ ABOUT = ("id", "kind", "spec", "command", "environment")
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-  """What it takes to make rows.
+  """What it takes to make rows."""
 
-  Attributes:
-    specs: of the runs; several are of one network, and are trained at once.
-    protocol: of the runs.
-    data: name of the data set.
-    data_dir: folder of prepared sets, or None.
-    out: folder of the rows.
-    weights: folder of the final parameters.
-  """
-
-  specs: tuple[Spec, ...]
+  specs: tuple[Spec, ...]  # several are of one network, and are trained at once
   protocol: Protocol
-  data: str
-  data_dir: str | None
-  out: str
-  weights: str
+  data: str  # name of the data set
+  data_dir: str | None  # folder of prepared sets
+  out: str  # folder of the rows
+  weights: str  # folder of the final parameters
 
-
-State = Literal["new", "same", "other", "apart"]
-"""What a row is to the one that was there, which stays: there was none, it has the same results or
-others, or others where runs were made together by one command and not by the other, so that they
-need not be the same."""
+  def file(self, spec: Training) -> Path:
+    """Returns the file for a run's final parameters."""
+    return Path(self.weights) / f"{spec.stem()}.npz"
 
 
 class Outcome(NamedTuple):
-  """What came of a run.
+  """What came of a run: its row, or the one that was there if it is the same, and which it is.
 
-  Attributes:
-    spec: of the run.
-    row: that was made, or the one that was there if it is the same.
-    state: what it is to the one that was there.
+  What was there stays. "apart" are rows that need not be the same, for runs were made together by
+  one command and not by the other.
   """
 
   spec: Spec
   row: Row
-  state: State
+  state: Literal["new", "same", "other", "apart"]
 
 
 def perform(job: Job) -> list[Outcome]:
-  """Makes the rows of a job.
-
-  Args:
-    job: to do.
-
-  Returns:
-    What came of each run.
+  """Makes the rows of a job, and returns what came of each run.
 
   Raises:
     UsageError: if the data will not do, or a network that is to be looked at diverged.
   """
   source = [] if job.data == DATA else ["--data", job.data]
   rows, where = Rows(job.out, job.protocol, source), environment()
-  loaded, digest = dataset.load(job.data, job.data_dir)
+  loaded, digest = load_ordered(job.data, job.data_dir)
   if digest != job.protocol.data:
     raise UsageError(f"`--data` {job.data!r} has other examples than the rows are of")
-  loaded = dataset.cut(loaded, job.protocol)
+  loaded = cut(loaded, job.protocol)
   rows.check_room()
   trainings = [spec for spec in job.specs if isinstance(spec, Training)]
   if len(trainings) > 1:
     where["together"] = len(trainings)
   if trainings:
-    params, results = _train(trainings, job, loaded)
+    results, params = zip(*train(trainings, job.protocol, loaded), strict=True)
   else:
-    params, results = [None], [_look(job, loaded, rows, where)]
-  made = [
-    rows.row(spec, result | {"environment": where}, trainings)
-    for spec, result in zip(job.specs, results, strict=True)
-  ]
-  before = [rows.get(spec) for spec in job.specs]
-  states: list[State] = [_state(row, old) for row, old in zip(made, before, strict=True)]
-  for spec, state, leaves in zip(job.specs, states, params, strict=True):
+    results, params = [_look(job, loaded, rows, where)], [None]
+  outcomes = []
+  for spec, result, leaves in zip(job.specs, results, params, strict=True):
+    row, before = rows.row(spec, result | {"environment": where}, trainings), rows.get(spec)
+    state = _state(row, before)
+    outcomes.append(Outcome(spec, before if before and state == "same" else row, state))
     if isinstance(spec, Training) and state in ("new", "same"):
-      weights.save(Path(job.weights) / f"{spec.stem()}.npz", leaves)
+      parameters.save(job.file(spec), leaves)
   # At once, so that there is all of a group or nothing.
-  rows.add_all([row for row, state in zip(made, states, strict=True) if state == "new"])
-  return [
-    Outcome(spec, old if old is not None and state == "same" else row, state)
-    for spec, row, old, state in zip(job.specs, made, before, states, strict=True)
-  ]
-
-
-def _train(specs: Sequence[Training], job: Job, loaded: Dataset) -> tuple[list[Any], list[Row]]:
-  """Final parameters and results of training runs."""
-  if len(specs) > 1:
-    trained = train_together(specs, job.protocol, loaded)
-  else:
-    trained = [train(specs[0], job.protocol, loaded)]
-  return [params for _, params in trained], [result for result, _ in trained]
+  rows.add([outcome.row for outcome in outcomes if outcome.state == "new"])
+  return outcomes
 
 
 def _look(job: Job, loaded: Dataset, rows: Rows, where: Row) -> Row:
@@ -130,7 +98,7 @@ def _look(job: Job, loaded: Dataset, rows: Rows, where: Row) -> Row:
   return attack(spec, loaded, own, dict(zip(spec.targets, others, strict=True)))
 
 
-def _state(row: Row, before: Row | None) -> State:
+def _state(row: Row, before: Row | None) -> Literal["new", "same", "other", "apart"]:
   """What a row is to the one that was there."""
   if before is None:
     return "new"
@@ -153,13 +121,13 @@ def _results(row: Row, other: Row) -> Row:
 
 def _trained(spec: Training, job: Job, loaded: Dataset, rows: Rows, where: Row) -> Any:
   """The final parameters of a run: those that are kept or, if need be, made again."""
-  file = Path(job.weights) / f"{spec.stem()}.npz"
   row = rows.get(spec)
-  params = None if row is None else weights.load(file, row["weights"])
+  params = None if row is None else parameters.load(job.file(spec), row["weights"])
   if params is None:
-    (params,), (result,) = _train([spec], job, loaded)
+    ((result, params),) = train([spec], job.protocol, loaded)
     if row is None:
-      row = rows.add(spec, result | {"environment": where})
+      row = rows.row(spec, result | {"environment": where})
+      rows.add([row])
     elif row["weights"] != result["weights"]:
       raise UsageError(
         f"the weights of {spec.stem()} are not in {job.weights!r}, and training it again gives "
@@ -167,17 +135,14 @@ def _trained(spec: Training, job: Job, loaded: Dataset, rows: Rows, where: Row) 
         f"the folder that has them, make them by the row's own command, {row['command']!r}, or "
         "give `--out` another folder"
       )
-    weights.save(file, params)
+    parameters.save(job.file(spec), params)
   if row is not None and row["diverged_at"] is not None:
     raise UsageError(f"the training of {spec.stem()} diverged: there is no network to look at")
   return params
 
 
 def environment() -> dict[str, Any]:
-  """Where a row is being made; the commit may be another one by the end of the run."""
-  return {
-    "commit": commit(),
-    "device": device(),
-    "threads": os.environ.get("NPROC"),
-    "python": platform.python_version(),
-  } | {name: version(name) for name in PACKAGES}
+  """Returns where a row is being made; the commit may be another one by the end of the run."""
+  about = {"commit": commit(), "device": device(), "threads": os.environ.get("NPROC")}
+  about |= {"python": platform.python_version(), "rules": rules_digest()}
+  return about | {name: version(name) for name in PACKAGES}

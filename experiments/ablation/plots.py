@@ -1,211 +1,176 @@
-"""Plots of a page: curves with bands, attacks, learning rates."""
+"""Plots of a page: curves with bands, attacks, learning rates, filters."""
 
-import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullFormatter
+from matplotlib.ticker import FuncFormatter
 
-from experiments.ablation.rows import Row
-from experiments.ablation.speed import common
-from experiments.common.figures import STYLES
+from experiments.ablation import attacked
+from experiments.ablation.arms import ARMS
+from experiments.ablation.evidence import Evidence
+from experiments.ablation.reading import common
+from experiments.ablation.study import ATTACKED, STUDIES, Rates
+from experiments.common.bands import (
+  FONT,
+  Band,
+  convergence,
+  draw_band,
+  error_axes,
+  finish,
+  panels_of,
+)
+from experiments.common.statistics import match
 
-_FONT = 11
 _DPI = 130
+COLLAPSED = 0.5  # error of a run that has learnt next to nothing
+
+_COLORS = {
+  "#000000": ("cnn",),
+  "#D55E00": ("polynomial", "linear-polynomial-polynomial"),
+  "#0072B2": ("gaussian", "linear-gaussian-polynomial"),
+  "#009E73": ("sigmoid",),
+  "#CC79A7": ("l1", "gaussian-2018", "cnn-step-polynomial"),
+  "#E69F00": ("l2", "power-inside", "cnn-step-gaussian"),
+  "#56B4E9": ("conv-kerv", "tanh-inside", "cnn-wide"),
+  "#8C564B": ("kerv-kerv", "volterra", "learnable"),
+  "#17A2A2": ("polynomial-2-0.5", "polynomial-3-0.5", "polynomial-5-0.5"),
+  "#B8860B": ("polynomial-2-1", "polynomial-5-1"),
+  "#7F7F7F": ("linear-cnn",),
+  "#7F3FBF": ("polynomial-2-2", "polynomial-3-2", "polynomial-5-2"),
+}
+"""Of networks, the same in every plot, told apart by color-blind readers where they meet."""
+_LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2)))
 
 
-@dataclasses.dataclass(frozen=True)
-class Band:
-  """A measurement along something, over several runs.
-
-  Attributes:
-    x: where it was made, (points,).
-    values: what came out, (runs, points).
-  """
-
-  x: np.ndarray
-  values: np.ndarray
+def style(arm: str) -> dict[str, Any]:
+  """The color, line and marker of a network."""
+  place = next(n for n, arms in enumerate(_COLORS.values()) if arm in arms)
+  marker = "os^DvXP*<>dh"[place]
+  return {"color": list(_COLORS)[place], "linestyle": _LINES[place % 6], "marker": marker}
 
 
-def learning_band(runs: Mapping[int, Row]) -> Band:
-  """Test error by epoch, where runs are evaluated equally often; without those that diverged.
+def draw(evidence: Evidence, folder: Path) -> list[str]:
+  """Draws what the rows allow into a folder, and returns the names of the files."""
+  made: list[str] = []
 
-  Args:
-    runs: by seed.
-  """
-  curves = [common(row) for row in runs.values() if row["accuracy"] is not None]
-  if not curves:
-    return Band(np.zeros(0), np.zeros((0, 0)))
-  steps = sorted(set.intersection(*(set(curve) for curve in curves)))
-  per_epoch = next(iter(runs.values()))["steps_per_epoch"]
-  errors = [[1 - curve[step] for step in steps] for curve in curves]
-  return Band(np.array(steps) / per_epoch, np.array(errors))
+  def save(figure: Figure | None, name: str) -> None:
+    if figure is not None:
+      figure.savefig(folder / f"{name}.png", dpi=_DPI)
+      made.append(f"{name}.png")
 
-
-def convergence(path: Path, panels: Mapping[str, Mapping[str, Band]], target: float) -> None:
-  """Draws test error against epochs: the mean, and a band from the lowest to the highest run.
-
-  Args:
-    path: of the PNG.
-    panels: for each panel's title, the band of each network by its label.
-    target: accuracy to mark.
-  """
-  figure, axes = _panels(len(panels))
-  for axis, (title, bands) in zip(axes, panels.items(), strict=True):
-    styles = _styles(bands)
-    for label, band in bands.items():
-      if len(band.x):
-        _line(axis, styles[label], label, band.x, np.maximum(band.values, 1e-4), logarithmic=True)
-    axis.axhline(1 - target, color="0.6", linewidth=0.9, zorder=0)
-    place = {"xycoords": ("axes fraction", "data"), "va": "bottom", "color": "0.35"}
-    axis.annotate(f"{100 * target:g} % right", (0.01, 1 - target), fontsize=_FONT - 2, **place)
-    axis.set_title(title, fontsize=_FONT + 1)
-    axis.set_xlabel("epochs (logarithmic)", fontsize=_FONT)
-    axis.set(xscale="log", yscale="log")
-    _finish(axis, "upper right")
-  low, high = (end(axis.get_xlim()[place] for axis in axes) for place, end in enumerate((min, max)))
-  ticks = [tick for tick in (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20) if low <= tick <= high]
-  for axis in axes:  # the same for all, so that panels compare
-    axis.set_xlim(low, high)
-    axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-    axis.xaxis.set_minor_formatter(NullFormatter())
-  _error_axes(axes, "test error (logarithmic)", [0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 0.9])
-  figure.savefig(path, dpi=_DPI)
+  for name, study in STUDIES.items():
+    if name in ("kernels", "arrangement"):
+      at: dict[str, Rates] = {"learning rate 0.003": "paper", "its own learning rate": "tuned"}
+      panels = {title: _learning(evidence, name, study.arms, rates) for title, rates in at.items()}
+      save(convergence(panels, evidence.target), "convergence" if name == "kernels" else name)
+    elif name == "tuned":
+      save(_rates(evidence), name)
+    elif name == "fgsm":
+      save(_attacks(evidence), name)
+    elif name == "filters":
+      save(_filters(evidence), name)
+    elif any(evidence.runs(arm) for arm in study.arms):
+      panels = {title: _learning(evidence, name, arms) for title, arms in study.panels.items()}
+      save(convergence(panels, evidence.target), name)
+  return made
 
 
-def robustness(
-  path: Path,
-  panels: Mapping[str, Mapping[str, Band]],
-  points: Mapping[str, float],
-  epsilon: float | None,
-) -> None:
-  """Draws accuracy against the size of the attack.
-
-  Args:
-    path: of the PNG.
-    panels: for each panel's title, the band of each network by its label; the networks are the same
-      in every panel.
-    points: the paper's accuracy by label, drawn in the first panel.
-    epsilon: near which those are drawn; None draws none.
-  """
-  figure, axes = _panels(len(panels))
-  for place, (axis, (title, bands)) in enumerate(zip(axes, panels.items(), strict=True)):
-    styles = _styles(bands)
-    for number, (label, band) in enumerate(bands.items()):
-      _line(axis, styles[label], label, band.x, band.values)
-      if place == 0 and epsilon is not None and label in points:
-        style = {name: styles[label][name] for name in ("color", "marker")}
-        beside = epsilon + 0.011 * (0, -1, 1)[number % 3]  # they would hide each other
-        axis.plot([beside], [points[label]], label=f"{label}, paper", **style, **_HOLLOW)
-    axis.set_title(title, fontsize=_FONT + 1)
-    axis.set_xlabel("epsilon, of pixels in [0, 1]", fontsize=_FONT)
-    axis.set(xlim=(-0.01, 0.31), ylim=(0, 1.02))
-    axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:g} %"))
-    _finish(axis, "lower left" if place == 0 else "upper right")
-  for axis in axes[::2]:
-    axis.set_ylabel("test accuracy", fontsize=_FONT)
-  figure.savefig(path, dpi=_DPI)
+def _learning(
+  evidence: Evidence, study: str, arms: Sequence[str], rates: Rates = "paper"
+) -> list[Band]:
+  """Test error by epoch, where runs are evaluated equally often; without those that diverged."""
+  bands = []
+  for arm in arms:
+    runs = [row for row in evidence.runs(arm, rates).values() if row["accuracy"] is not None]
+    curves = [common(row) for row in runs]
+    if steps := sorted(set.intersection(*map(set, curves))) if curves else []:
+      label = STUDIES[study].label(arm)
+      label += f", {evidence.rate(arm, rates):g}" if rates == "tuned" else ""
+      errors = np.array([[max(1 - curve[step], 1e-4) for step in steps] for curve in curves])
+      bands.append(Band(np.array(steps) / runs[0]["steps_per_epoch"], errors, label, style(arm)))
+  return bands
 
 
-def rates(path: Path, panels: Mapping[str, Mapping[str, Mapping[float, float | None]]]) -> None:
-  """Draws the error on the held-out part against the learning rate.
-
-  Args:
-    path: of the PNG.
-    panels: for each panel's title, the accuracy of each network, by its label, at each rate; None
-      is a run that diverged.
-  """
-  figure, axes = _panels(len(panels))
-  for axis, (title, networks) in zip(axes, panels.items(), strict=True):
-    styles = _styles(networks)
-    for label, accuracy in networks.items():
-      known = {rate: value for rate, value in sorted(accuracy.items()) if value is not None}
-      if known:
-        errors = np.maximum(1 - np.array(list(known.values())), 1e-4)
-        _line(axis, styles[label], label, np.array(list(known)), errors[None])
-      if lost := [rate for rate, value in accuracy.items() if value is None]:
-        # On the upper edge, each network a little to the side of the others.
-        shifted = np.array(lost) * 1.06 ** (list(networks).index(label) - len(networks) / 2)
-        mark = {"color": styles[label]["color"], "marker": "x", "linestyle": "none"}
-        name = f"{label}: diverged"
-        axis.plot(shifted, np.full(len(lost), 0.98), label=name, clip_on=False, **mark)
+def _rates(evidence: Evidence) -> Figure | None:
+  """The error on held-out images by learning rate; runs that learnt nothing are marked."""
+  panels = STUDIES["tuned"].panels
+  if not any(evidence.searched(arm) for arms in panels.values() for arm in arms):
+    return None
+  figure, axes = panels_of(len(panels))
+  for axis, (title, arms) in zip(axes, panels.items(), strict=True):
+    for number, arm in enumerate(arms):
+      found = {rate: rows[0]["accuracy"] or 0.0 for rate, rows in evidence.searched(arm).items()}
+      kept = sorted(rate for rate, accuracy in found.items() if 1 - accuracy < COLLAPSED)
+      if kept:
+        errors = np.array([[1 - found[rate] for rate in kept]])
+        draw_band(axis, Band(np.array(kept), errors, ARMS[arm].label, style(arm)))
+      lost = np.array([rate for rate in found if rate not in kept])
+      beside = lost * 1.07 ** (number - len(arms) / 2)  # they would hide each other
+      axis.plot(beside, 0.8 + 0 * lost, "x", color=style(arm)["color"], markersize=8)
+    axis.plot([], [], "x", color="0.3", label="collapsed or diverged")
     axis.axvline(0.003, color="0.6", linewidth=0.9, zorder=0)
     axis.set(xscale="log", yscale="log")
-    axis.set_title(title, fontsize=_FONT + 1)
-    axis.set_xlabel("learning rate (grey line: the paper's)", fontsize=_FONT)
-    _finish(axis, "best")
-  _error_axes(axes, "error on held-out images", [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 0.9])
-  figure.savefig(path, dpi=_DPI)
+    finish(axis, title, "learning rate (gray line: the paper's)", "upper right", below=0.1)
+  error_axes(axes, "error on held-out images")
+  return figure
 
 
-_HOLLOW: dict[str, Any] = {
-  "markerfacecolor": "white",
-  "markersize": 9,
-  "linestyle": "none",
-  "zorder": 5,
-}
+def _attacks(evidence: Evidence) -> Figure | None:
+  """Accuracy under FGSM with the paper's points, under PGD, and of images made for another CNN."""
+  attacks = {arm: evidence.runs(arm, kind="attack") for arm in ATTACKED}
+  attacks = {arm: rows for arm, rows in attacks.items() if rows}
+  if "cnn" not in attacks:
+    return None
 
+  def bands(kind: str, source: str | None = None) -> dict[str, Band]:
+    found = {}
+    for arm, own in attacks.items():
+      rows, target = (own, None) if source is None else (attacks[source], arm)
+      curves = [attacked.curve(row, kind, target) for row in rows.values()]
+      values = np.array([accuracy for _, accuracy in curves])
+      found[arm] = Band(curves[0][0], values, ARMS[arm].label, style(arm))
+    return found
 
-_FIRST = ("CNN", "polynomial", "Gaussian", "sigmoid", "L1", "L2")
-"""Labels that look the same in every figure."""
-
-
-def _panels(number: int) -> tuple[Figure, list[Axes]]:
-  """A figure of at most two panels side by side, legible at the width of a page."""
-  columns, rows = min(number, 2), -(-number // 2)
-  figure = Figure(figsize=(4.9 * columns + 0.5, 4.5 * rows), layout="constrained")
-  axes = figure.subplots(rows, columns, sharey=True, squeeze=False).ravel().tolist()
-  for axis in axes[number:]:
-    axis.remove()
-  return figure, axes[:number]
-
-
-def _styles(labels: Iterable[str]) -> dict[str, dict[str, Any]]:
-  """Colour, line and marker of each label."""
-  labels = list(labels)
-  taken = {label: _FIRST.index(label) for label in labels if label in _FIRST}
-  free = iter([n for n in range(len(STYLES)) if n not in taken.values()] + [*range(len(labels))])
-  numbers = {label: taken[label] if label in taken else next(free) for label in labels}
-  return {label: dict(STYLES[number % len(STYLES)]) for label, number in numbers.items()}
-
-
-def _line(
-  axis: Axes,
-  style: Mapping[str, Any],
-  label: str,
-  x: np.ndarray,
-  values: np.ndarray,
-  *,
-  logarithmic: bool = False,
-) -> None:
-  """The mean of runs, and a band from the lowest to the highest."""
-  marked = list(range(len(x)))
-  if logarithmic and len(x) > 10:
-    marks = np.geomspace(x[0], x[-1], 10)
-    marked = sorted({int(np.argmin(np.abs(np.log(x / mark)))) for mark in marks})
-  axis.plot(
-    x, values.mean(axis=0), label=label, markevery=marked, markersize=5.5, linewidth=1.7, **style
-  )
-  if len(values) > 1:
-    low, high = values.min(axis=0), values.max(axis=0)
-    axis.fill_between(x, low, high, color=style["color"], alpha=0.18, linewidth=0)
-
-
-def _error_axes(axes: Sequence[Axes], label: str, levels: Sequence[float]) -> None:
-  """Percent at these levels of the logarithmic axes that panels of two columns share."""
-  for axis in axes:
-    axis.set_yticks(levels, [f"{100 * level:g} %" for level in levels])
-    axis.yaxis.set_minor_formatter(NullFormatter())
+  panels = {"FGSM": bands("fgsm"), "PGD, 20 steps": bands("pgd")}
+  panels["FGSM made for another CNN"] = bands("fgsm", "cnn")
+  figure, axes = panels_of(len(panels))
+  for axis, (title, shown) in zip(axes, panels.items(), strict=True):
+    for number, (arm, band) in enumerate(shown.items()):
+      draw_band(axis, band)
+      if axis is axes[0] and not np.isnan(evidence.epsilon):
+        beside = evidence.epsilon + 0.011 * (0, -1, 1)[number]  # they would hide each other
+        look = style(arm) | {"linestyle": "none", "markerfacecolor": "white", "markersize": 9}
+        point = [attacked.PAPER_ATTACKED[arm]]
+        axis.plot([beside], point, label=f"{band.label}, paper", zorder=5, **look)
+    axis.set(xlim=(-0.01, 0.31), ylim=(0, 1.02))
+    axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:g} %"))
+    legend = "lower left" if axis is axes[0] else "upper right"
+    finish(axis, title, "epsilon, of pixels in [0, 1]", legend)
   for axis in axes[::2]:
-    axis.set_ylabel(label, fontsize=_FONT)
+    axis.set_ylabel("test accuracy", fontsize=FONT)
+  return figure
 
 
-def _finish(axis: Axes, legend: Literal["upper right", "lower left", "best"]) -> None:
-  axis.spines[["top", "right"]].set_visible(False)
-  axis.tick_params(labelsize=_FONT - 1)
-  if axis.get_legend_handles_labels()[0]:
-    axis.legend(loc=legend, fontsize=_FONT - 1.5, frameon=False, handlelength=3.2)
+def _filters(evidence: Evidence) -> Figure | None:
+  """Filters of one seed, paired, each pair under its correlation."""
+  seed, arms = 0, STUDIES["filters"].arms
+  rows = [evidence.runs(arm, kind="filters") for arm in arms]
+  if not all(seed in each for each in rows):
+    return None
+  first, second = (np.array(each[seed]["filters"]) for each in rows)
+  order, correlations = match(first, second)
+  shown = {"CNN": first, f"KNN {ARMS[arms[1]].label}": second[..., order]}
+  figure = Figure(figsize=(1.1 * len(order) + 1.2, 2.6), layout="constrained")
+  axes = figure.subplots(len(shown), len(order))
+  for row, (label, weights) in enumerate(shown.items()):
+    axes[row][0].set_ylabel(label, rotation=0, ha="right", va="center", fontsize=FONT)
+    for number, axis in enumerate(axes[row]):
+      bound = max(float(np.abs(each[..., number]).max()) for each in shown.values())
+      axis.imshow(weights[..., 0, number], cmap="gray", vmin=-bound, vmax=bound)
+      axis.set(xticks=[], yticks=[])
+      if row == 0:
+        axis.set_title(f"{correlations[number]:+.2f}", fontsize=FONT)
+  return figure

@@ -1,5 +1,6 @@
 """Makes the rows that are missing, several processes side by side."""
 
+import dataclasses
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -12,49 +13,29 @@ import jax
 from experiments import UsageError
 from experiments.ablation.perform import Job, Outcome, perform
 from experiments.ablation.plan import Plan
-from experiments.ablation.process import alone, end_all
-from experiments.ablation.protocol import Spec, Training, identity
+from experiments.ablation.protocol import Spec, Training, identity, kind
 from experiments.ablation.rows import Rows
+from experiments.common.process import alone, end_all
 
 
+@dataclasses.dataclass
 class Pool:
   """Makes rows until a plan has nothing left to do.
 
   A run that fails does not stop the others; those that are interrupted leave no row.
-
-  Args:
-    rows: to read and add to.
-    job: from runs to what their process needs to know.
-    workers: processes at a time.
-    together: runs of one network that a process trains at once, at most.
-    again: whether to make the rows that there are once more, and compare.
-    say: prints a line.
-
-  Attributes:
-    others: number of rows made again that differ.
-    failed: what went wrong, run by run.
   """
 
-  def __init__(
-    self,
-    rows: Rows,
-    job: Callable[[Sequence[Spec]], Job],
-    *,
-    workers: int,
-    together: int = 1,
-    again: bool = False,
-    say: Callable[[str], None] = print,
-  ):
-    self.rows, self.job, self.again, self.say = rows, job, again, say
-    self.workers, self.together = workers, together
-    self.others, self.failed = 0, list[str]()
+  rows: Rows
+  job: Callable[[Sequence[Spec]], Job]  # from runs to what their process needs to know
+  workers: int  # processes at a time
+  together: int = 1  # runs of a network that a process trains at once, at most
+  again: bool = False  # whether to make rows that are there once more, and compare
+  say: Callable[[str], None] = print
+  others: int = 0  # rows made again that differ
+  failed: list[str] = dataclasses.field(default_factory=list)  # what went wrong, run by run
 
   def run(self, plan: Plan) -> None:
-    """Carries out a plan, stage by stage.
-
-    Args:
-      plan: asked again after each stage.
-    """
+    """Carries out a plan, stage by stage; it is asked again after each."""
     finished: set[str] = set()
     if not self._missing(plan, finished):
       self.say("all rows are there")
@@ -96,54 +77,47 @@ class Pool:
   ) -> None:
     """Says what became of runs, each with its place in the stage."""
     error = future.exception()
-    if error is None:
-      for outcome in future.result():
-        self._say(outcome, places[outcome.spec])
+    if error is not None:
+      if not isinstance(error, UsageError | OSError | BrokenProcessPool):
+        traceback.print_exception(error)
+      self.failed.append(f"{'; '.join(map(describe, group))}: {error}")
+      self.say(f"{places[group[0]]} {self.failed[-1]}")
       return
-    if not isinstance(error, UsageError | OSError | BrokenProcessPool):
-      traceback.print_exception(error)
-    self.failed.append(f"{'; '.join(map(describe, group))}: {error}")
-    self.say(f"{places[group[0]]} {self.failed[-1]}")
+    for outcome in future.result():
+      self.others += outcome.state == "other"
+      self.say(f"{places[outcome.spec]} {self._words(outcome)}")
 
-  def _say(self, outcome: Outcome, place: str) -> None:
-    """Says what became of a run."""
-    row, what = outcome.row, f"{place} {describe(outcome.spec)}"
-    if outcome.state == "other":
-      self.others += 1
-      what += ": NOT as in its row, which stays"
-    elif outcome.state == "apart":
-      old = self.rows.get(outcome.spec) or {}
-      what += f": NOT compared with its row, which {old.get('command')!r} makes again"
-    elif self.again and outcome.state == "new":
-      what += ": there was no row to compare with, now there is"
-    elif outcome.state == "same":
-      what += ": as in its row, bit for bit"
-    if row.get("diverged_at") is not None:
-      what += f": diverged at step {row['diverged_at']}"
-    elif row.get("accuracy") is not None:
-      what += f": accuracy {row['accuracy']:.4f}"
-    if row.get("steps_to_target") is not None:
-      what += f", 98 % after {row['steps_to_target']:,} steps"
-    if row.get("seconds") is not None:
-      what += f", {row['seconds']:.0f} s"
-    self.say(what)
+  def _words(self, outcome: Outcome) -> str:
+    """What became of a run."""
+    spec, row, state = outcome
+    command = (self.rows.get(spec) or {}).get("command")
+    words = [describe(spec)] + {
+      "other": ["NOT as in its row, which stays"],
+      "apart": [f"NOT compared with its row, which {command!r} makes again"],
+      "same": ["as in its row, bit for bit"],
+      "new": ["there was no row to compare with, now there is"] * self.again,
+    }[state]
+    told = {
+      "diverged_at": "diverged at step {}",
+      "accuracy": "accuracy {:.4f}",
+      "steps_to_target": "its target after {:,} steps",
+      "seconds": "{:.0f} s",
+    }
+    numbers = [form.format(row[key]) for key, form in told.items() if row.get(key) is not None]
+    return ": ".join([*words, ", ".join(numbers)] if numbers else words)
 
 
 def groups(specs: Sequence[Spec], together: int) -> list[list[Spec]]:
-  """Runs that are made by one process each.
+  """Returns runs that are made by one process each, at most so many together.
 
   Trainings of one network are put together where they differ in seed alone or, in searches, in rate
   alone. Others are by themselves.
-
-  Args:
-    specs: of the runs, each once.
-    together: runs in a group, at most.
   """
   alike: dict[Any, list[Spec]] = {}
   for spec in specs:
     key: Any = spec
     if isinstance(spec, Training) and together > 1:
-      key = spec.arm, spec.search, spec.seed if spec.search else spec.rate
+      key = spec.arm, spec.search, spec.stop_after, spec.seed if spec.search else spec.rate
     alike.setdefault(key, []).append(spec)
   return [
     runs[first : first + together]
@@ -153,11 +127,7 @@ def groups(specs: Sequence[Spec], together: int) -> list[list[Spec]]:
 
 
 def backend() -> str:
-  """The name of the devices that a process would use: "cpu", "gpu" or "tpu".
-
-  Raises:
-    UsageError: if JAX finds none.
-  """
+  """Returns the name of the devices of a process: "cpu", "gpu" or "tpu"; a UsageError if none."""
   try:
     return alone(jax.default_backend)
   except RuntimeError as error:
@@ -165,12 +135,9 @@ def backend() -> str:
 
 
 def describe(spec: Spec) -> str:
-  """A run in words.
-
-  Args:
-    spec: of the run.
-  """
-  if isinstance(spec, Training):
-    kind = "search" if spec.search else "training"
-    return f"{kind}: {spec.arm}, rate {spec.rate:g}, seed {spec.seed}"
-  return f"{type(spec).__name__.lower()}: {spec.arm}, seed {spec.seed}"
+  """Returns a run in words."""
+  if not isinstance(spec, Training):
+    return f"{kind(spec)}: {spec.arm}, seed {spec.seed}"
+  name = "search" if spec.search else "training"
+  stop = "" if spec.stop_after is None else f", {spec.stop_after} epochs"
+  return f"{name}: {spec.arm}, rate {spec.rate:g}, seed {spec.seed}{stop}"

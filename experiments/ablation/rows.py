@@ -4,33 +4,28 @@ import contextlib
 import dataclasses
 import json
 import os
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from experiments import UsageError
 from experiments.ablation.form import check_results
-from experiments.ablation.protocol import Protocol, Spec, Training, command, identity, spec_from
+from experiments.ablation.protocol import Protocol, Spec, command, identity, kind, spec_from, values
+from experiments.ablation.reading import Row
 from experiments.common.files import write_atomically
 from experiments.common.forms import FormError, conform, parse_json, read_json
 from experiments.common.locks import FolderLock
 
-ROWS = "rows.jsonl"
-PROTOCOL = "protocol.json"
-ROOM = 2**18
-"""Bytes that rows of a run may take."""
-
-Row = dict[str, Any]
-"""What came of a run: "id", "kind", "spec", "command" and results."""
+ROWS, PROTOCOL = "rows.jsonl", "protocol.json"
+ROOM = 2**18  # bytes that rows of a run may take
 
 
 class Rows:
   """The rows of a folder, read and added to by any number of processes.
 
-  Args:
-    folder: of the results; it is made when the first row is added.
-    protocol: that all rows share; None is the one of the folder.
-    source: options that say where the data are, for the commands of new rows.
+  The folder is made when the first row is added. All rows share a protocol; None is the folder's.
+  `source` are options that say where the data are, for the commands of new rows.
 
   Raises:
     UsageError: if the folder's rows have another protocol, there is none, or a file is damaged.
@@ -45,24 +40,16 @@ class Rows:
       what = f"rows but no {PROTOCOL}" if (self.folder / ROWS).exists() else "no rows"
       raise UsageError(f"there are {what} in {str(folder)!r}: `python -m experiments ablation all`")
     if protocol is not None and found is not None and protocol != found:
-      names = [field.name for field in dataclasses.fields(Protocol)]
-      differ = [
-        f"`--{name.replace('_', '-')}` was {getattr(found, name)}, now {getattr(protocol, name)}"
-        for name in names
-        if getattr(found, name) != getattr(protocol, name)
-      ]
+      old, new = vars(found), vars(protocol)
+      words = [f"`--{n}` was {old[n]}, now {new[n]}" for n in new if old[n] != new[n]]
+      differ = "; ".join(words).replace("_", "-")
       raise UsageError(
-        f"the rows in {str(folder)!r} have another protocol ({'; '.join(differ)}); give `--out` "
-        "another folder"
+        f"the rows in {str(folder)!r} have another protocol ({differ}); give `--out` another folder"
       )
     self.protocol: Protocol = protocol or found  # pyright: ignore[reportAttributeAccessIssue]
 
   def all(self) -> dict[str, Row]:
-    """All rows, by identity.
-
-    Raises:
-      UsageError: if the file is damaged.
-    """
+    """Returns all rows, by identity; a UsageError if the file is damaged."""
     file = self.folder / ROWS
     try:
       lines = file.read_text(encoding="utf-8").splitlines()
@@ -91,49 +78,17 @@ class Rows:
     return rows
 
   def get(self, spec: Spec) -> Row | None:
-    """The row of a run, if there is one.
-
-    Args:
-      spec: of the run.
-    """
+    """Returns the row of a run, if there is one."""
     return self.all().get(identity(spec))
 
-  def add(self, spec: Spec, result: Row) -> Row:
-    """Adds a row, in the place of one that is there.
+  def row(self, spec: Spec, result: Row, together: Sequence[Spec] = ()) -> Row:
+    """Returns the row of a run and its results; `together` are runs that were trained at once."""
+    words = command(together or [spec], self.protocol, *self.source)
+    about = {"id": identity(spec), "kind": kind(spec), "spec": values(spec), "command": words}
+    return about | result
 
-    Args:
-      spec: of the run.
-      result: what came of it.
-
-    Returns:
-      The row.
-    """
-    row = self.row(spec, result)
-    self.add_all([row])
-    return row
-
-  def row(self, spec: Spec, result: Row, together: Sequence[Training] = ()) -> Row:
-    """What a row is.
-
-    Args:
-      spec: of the run.
-      result: what came of it.
-      together: the runs that were trained at once, if there are others.
-    """
-    runs = together or [spec]
-    return {
-      "id": identity(spec),
-      "kind": type(spec).__name__.lower(),
-      "spec": dataclasses.asdict(spec),
-      "command": command(runs, self.protocol, *self.source),
-    } | result
-
-  def add_all(self, added: Iterable[Row]) -> None:
-    """Adds rows, in the place of those that are there.
-
-    Args:
-      added: as `row` makes them.
-    """
+  def add(self, added: Iterable[Row]) -> None:
+    """Adds rows, as `row` makes them, in the place of those that are there."""
     self.folder.mkdir(parents=True, exist_ok=True)
     with self._locked():
       if self._read_protocol() is None:
@@ -143,6 +98,14 @@ class Rows:
       ordered = sorted(rows.values(), key=_place)
       lines = [json.dumps(each, allow_nan=False) + "\n" for each in ordered]
       write_atomically(self.folder / ROWS, "".join(lines))
+
+  def name(self) -> str:
+    """Returns what the data set is called in the commands of the rows."""
+    for row in self.all().values():
+      words = shlex.split(row["command"])
+      if "--data" in words:
+        return Path(words[words.index("--data") + 1].split(":")[0]).stem
+    return "mnist"
 
   def check_room(self) -> None:
     """Raises an OSError if a row could not be added, before a run is made for it."""
@@ -165,8 +128,7 @@ class Rows:
   def _read_protocol(self) -> Protocol | None:
     file = self.folder / PROTOCOL
     try:
-      values = read_json(file)
-      protocol = conform({"definitions": 1} | values, Protocol, "protocol")
+      protocol = conform({"definitions": 1} | read_json(file), Protocol, "protocol")
       protocol.check()
       return protocol
     except FileNotFoundError:
@@ -178,10 +140,5 @@ class Rows:
 def _place(row: Row) -> tuple[Any, ...]:
   """Where a row stands in the file."""
   spec = row["spec"]
-  return (
-    row["kind"] != "training",
-    spec.get("search", False),
-    spec["arm"],
-    spec.get("rate", 0.0),
-    (spec["seed"]),
-  )
+  first = row["kind"] != "training", spec.get("search", False), spec["arm"]
+  return (*first, spec.get("rate", 0.0), spec.get("stop_after") or 0, spec["seed"])

@@ -1,183 +1,115 @@
-"""The studies: what each asks, and how commands, tables, plots and page tell it."""
+"""The studies: which networks each has, and how commands, tables, plots and claims tell it."""
 
 import dataclasses
 from collections.abc import Mapping
 from typing import Literal
 
 from experiments.ablation.arms import ARMS, BALANCES, DEGREES, polynomial_name
+from experiments.ablation.protocol import FINE_EPOCHS
 
-Looks = Literal["attacks", "filters"]
-"""What a study looks for in its trained networks."""
+Rates = Literal["paper", "tuned", "early"]
+"""The paper's learning rate, the best for accuracy, or the best for the error of first epochs."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Study:
-  """A question, the networks that answer it, and how it is told.
+  """A question, as the networks that answer it. Its prose is in page.md, under its name."""
 
-  Attributes:
-    title: of its part of the page.
-    text: what its networks are, in Markdown.
-    arms: names of its networks.
-    tuned: whether each network has its own learning rate, and not the paper's.
-    looks: what is looked for in the networks once they are trained.
-    beside: names of networks of other studies that its table shows as well, to compare with.
-    labels: what a network is called here, if it is not its label.
-    panels: names of the networks of each panel of its plot, by the panel's title.
-    at_both_rates: whether the plot's panels are two, one for each learning rate, of all networks.
-    plot: name of its plot; "" if it is the study's.
-    column: head of a column of its own in its table.
-    paper: accuracies that the paper's text gives, by network.
-  """
-
-  title: str
-  text: str
   arms: tuple[str, ...]
-  tuned: bool = False
-  looks: Looks | None = None
-  beside: tuple[str, ...] = ()
-  labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
-  panels: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
-  at_both_rates: bool = False
-  plot: str = ""
-  column: str = ""
-  paper: Mapping[str, float] = dataclasses.field(default_factory=dict)
+  rates: Rates = "paper"
+  stop_after: int | None = None  # epochs, see `Training`
+  looks: Literal["attacks", "filters"] | None = None  # what is looked for in trained networks
+  beside: tuple[str, ...] = ()  # networks of other studies in its table and its layout
+  labels: Mapping[str, str] = dataclasses.field(default_factory=dict)  # other than the network's
+  panels: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)  # of its plot
+  paper: Mapping[str, float] = dataclasses.field(default_factory=dict)  # accuracies in its text
+
+  @property
+  def all_arms(self) -> tuple[str, ...]:
+    """Names of its networks, and of those beside them."""
+    return (*self.beside, *self.arms)
+
+  def label(self, arm: str) -> str:
+    """What a network is called here."""
+    return self.labels.get(arm, ARMS[arm].label)
 
 
 _KERNELS = ("cnn", "polynomial", "gaussian", "sigmoid", "l1", "l2")
 _ARRANGED = ("cnn", "polynomial", "conv-kerv", "kerv-kerv")
 _NO_RELU = ("linear-cnn", "linear-gaussian-polynomial", "linear-polynomial-polynomial")
+_INSIDE = ("power-inside", "tanh-inside")
 _DEGREES = {
-  f"degree {degree}": tuple(polynomial_name(degree, balance) for balance in BALANCES)
-  for degree in DEGREES
+  degree: tuple(polynomial_name(degree, balance) for balance in BALANCES) for degree in DEGREES
 }
+POLYNOMIALS = tuple(arm for arms in _DEGREES.values() for arm in arms)
+MAIN = (*_KERNELS, "conv-kerv", "kerv-kerv")
+"""The networks that are compared at both learning rates."""
+KNNS = MAIN[1:]
+ATTACKED = ("cnn", "l1", "l2")
+FEW = (*MAIN, "gaussian-2018", *_INSIDE)
 
 STUDIES: dict[str, Study] = {
-  "kernels": Study(
-    title="Kernel functions (figure 2 a, b)",
-    text="The first layer of LeNet-5 is a kervolution: polynomial (<x, w> + 1)^3, Gaussian with "
-    "gamma 1, sigmoid tanh(<x, w>), L1 and L2 distance.",
-    arms=_KERNELS,
-    at_both_rates=True,
-    plot="convergence",
-    paper={"l1": 0.9905, "l2": 0.9919},
-  ),
-  "hyperparameters": Study(
-    title="Hyperparameters (figure 2 c, d)",
-    text="(degree, balance) of a polynomial first layer; the learnt balance belongs to degree 3 "
-    "and starts at 1. Learnt values are seed by seed.",
-    arms=(*(arm for arms in _DEGREES.values() for arm in arms), "learnable"),
-    labels={"polynomial": "(3, 1)"},
-    panels=_DEGREES | {"degree 3": (*_DEGREES["degree 3"], "learnable")},
-    column="learnt value",
-    paper={"learnable": 0.9920},
-  ),
-  "arrangement": Study(
-    title="Arrangement (figure 2 e, f)",
-    text="First and second layer, each a convolution or a kervolution, (<x, w> + 1)^3.",
-    arms=_ARRANGED,
-    labels={"cnn": "conv-conv", "polynomial": "kerv-conv"},
-    at_both_rates=True,
+  "kernels": Study(_KERNELS, paper={"l1": 0.9905, "l2": 0.9919}),
+  "arrangement": Study(_ARRANGED, labels={"cnn": "conv-conv", "polynomial": "kerv-conv"}),
+  "tuned": Study(
+    MAIN, rates="tuned", panels={"kernel functions": _KERNELS, "arrangements": _ARRANGED}
   ),
   "no-relu": Study(
-    title="Without activations",
-    text="No activations, average pooling in place of max pooling. Names are those of the first "
-    "and the second layer.",
-    arms=_NO_RELU,
-    panels={"no activations, average pooling": _NO_RELU},
+    _NO_RELU,
+    beside=("cnn", "kerv-kerv"),
+    panels={"without and with activations": (*_NO_RELU, "cnn", "kerv-kerv")},
     paper=dict(zip(_NO_RELU, (0.9222, 0.9911, 0.9911), strict=True)),
   ),
-  "fgsm": Study(
-    title="Attacks (table 1)",
-    text="White-box FGSM on the test set, pixels kept in [0, 1]. The paper gives no epsilon: the "
-    "table is at the one at which our CNN's mean accuracy is the paper's. The length is the median "
-    "of the gradients of the images' losses. In the plot, the paper's figures for L1 and L2 are "
-    "drawn to the left and to the right of it.",
-    arms=("cnn", "l1", "l2"),
-    looks="attacks",
-  ),
-  "filters": Study(
-    title="Filters (figure 1)",
-    text="First-layer filters of the CNN and of the polynomial (2, 0.5) KNN, seed 0, paired so "
-    "that the sum of their correlations is largest. Both networks start from the same weights. "
-    "Each pair has a scale of its own.",
-    arms=("cnn", polynomial_name(2, 0.5)),
-    looks="filters",
-  ),
-  "tuned": Study(
-    title="Each network at its own learning rate",
-    text="The learning rate with the highest accuracy on a tenth of the training set that is held "
-    "out, seed 0, after a short run whose milestones are scaled (second table, the best in bold), "
-    'then whole runs at it. The test set decides nothing. "At 0.003" are the runs of the same '
-    "seeds by the paper's protocol: what is best for a short run need not be so for the whole one.",
-    arms=(*_KERNELS, "conv-kerv", "kerv-kerv"),
-    tuned=True,
-    panels={"kernel functions": _KERNELS, "arrangements": _ARRANGED},
-    column="learning rate",
+  "hyperparameters": Study(
+    (*POLYNOMIALS, "learnable"),
+    beside=("cnn",),
+    labels={"polynomial": "(3, 1)"},
+    panels={f"degree {degree}": ("cnn", *arms) for degree, arms in _DEGREES.items()}
+    | {"degree 3": ("cnn", *_DEGREES[3], "learnable")},
+    paper={"learnable": 0.9920},
   ),
   "controls": Study(
-    title="Controls",
-    text="Conv, then cube or tanh: a convolution followed by (z + 1)^3 or tanh(z), with the bias "
-    "added after the function, mathematically the KNN and not in the plot, or inside it. First "
-    "step of polynomial, Gaussian: the CNN with the paper's rate multiplied so that its first step "
-    "is as long as that KNN's, seed by seed. 11 features: the CNN with a first layer so wide that "
-    "it has about as many weights as the Volterra network. Volterra: the quadratic convolution of "
-    "equation 6.",
-    arms=(
-      "power-outside",
-      "power-inside",
-      "tanh-outside",
-      "tanh-inside",
-      "cnn-step-polynomial",
-      "cnn-step-gaussian",
-      "cnn-wide",
-      "volterra",
+    (
+      *("power-outside", "power-inside", "tanh-outside", "tanh-inside"),
+      *("cnn-step-polynomial", "cnn-step-gaussian", "cnn-wide", "volterra"),
     ),
     beside=("cnn", "polynomial", "gaussian", "sigmoid"),
     panels={
-      "pointwise functions": ("cnn", "polynomial", "sigmoid", "power-inside", "tanh-inside"),
-      "as long a first step": (
-        "cnn",
-        "polynomial",
-        "gaussian",
-        "cnn-step-polynomial",
-        "cnn-step-gaussian",
-      ),
+      "pointwise functions": ("cnn", "polynomial", "sigmoid", *_INSIDE),
+      "as long a first step": (*_KERNELS[:3], "cnn-step-polynomial", "cnn-step-gaussian"),
       "width and the quadratic form": ("cnn", "polynomial", "cnn-wide", "volterra"),
     },
-    column="learning rate",
   ),
+  "authors": Study(
+    ("gaussian-2018", *_INSIDE),
+    beside=("cnn", "gaussian", "polynomial"),
+    panels={"the authors' code of 2018": ("cnn", "gaussian", "gaussian-2018", *_INSIDE)},
+  ),
+  "fgsm": Study(ATTACKED, looks="attacks"),
+  "filters": Study(("cnn", polynomial_name(2, 0.5)), looks="filters"),
+  "early": Study((*FEW, "both-gaussian", "both-sigmoid"), stop_after=FINE_EPOCHS),
+  "early-tuned": Study(FEW, rates="early", stop_after=FINE_EPOCHS),
 }
-"""By name, in the order of the page."""
+"""By name, in the order in which all are run."""
+ANSWER = ("kernels", "arrangement", "tuned")
+"""The studies of the main question, which are run of any data set if none is named."""
 
-ORDER = (
-  "kernels",
-  "arrangement",
-  "no-relu",
-  "tuned",
-  "controls",
-  "hyperparameters",
-  "fgsm",
-  "filters",
+FRESH = 3
+"""The first seed that no rule has seen."""
+_MORE, _MANY = tuple(range(FRESH, 10)), tuple(range(23))
+CONFIRM: tuple[tuple[str, tuple[str, ...], tuple[int, ...]], ...] = (
+  ("early", STUDIES["early"].arms, _MANY),
+  ("early-tuned", FEW, _MANY),
+  ("kernels", ("cnn", "polynomial"), _MORE),
+  ("tuned", ("cnn", "polynomial"), _MORE),
+  ("kernels", _KERNELS, _MORE),
+  ("arrangement", _ARRANGED, _MORE),
+  ("tuned", MAIN, _MORE),
+  ("authors", ("gaussian-2018", *_INSIDE), tuple(range(10))),
+  ("no-relu", _NO_RELU, _MORE),
+  ("controls", STUDIES["controls"].arms, _MORE),
+  ("hyperparameters", STUDIES["hyperparameters"].arms, _MORE),
+  ("fgsm", ATTACKED, _MORE),
+  ("filters", STUDIES["filters"].arms, _MORE),
 )
-"""In which all are run: what matters most comes first."""
-TUNED = STUDIES["tuned"].arms
-ATTACKED = STUDIES["fgsm"].arms
-
-
-def study_of(arm: str) -> str:
-  """The study that an arm with a tuned rate is in at the paper's.
-
-  Args:
-    arm: name of the network, one of `TUNED`.
-  """
-  return "kernels" if arm in STUDIES["kernels"].arms else "arrangement"
-
-
-def label(study: str, arm: str) -> str:
-  """What a network is called in a study.
-
-  Args:
-    study: its name.
-    arm: name of the network.
-  """
-  return STUDIES[study].labels.get(arm, ARMS[arm].label)
+"""What confirms the verdicts, the most important first: study, networks, seeds."""

@@ -1,235 +1,177 @@
 """Tables of a page, in Markdown."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-from experiments.ablation import robustness
+from experiments.ablation import attacked
 from experiments.ablation.arms import ARMS
-from experiments.ablation.evidence import Evidence, column
-from experiments.ablation.rows import Row
-from experiments.ablation.speed import early_error, epochs_to_target, steps_to_target
-from experiments.ablation.study import ATTACKED, STUDIES, TUNED, label
-from experiments.ablation.summary import Summary
+from experiments.ablation.claims import ends, told
+from experiments.ablation.evidence import MEASURES, Evidence
+from experiments.ablation.rules import FEWEST
+from experiments.ablation.study import ATTACKED, MAIN, STUDIES, Rates
+from experiments.common.markdown import filled
+from experiments.common.statistics import match, mean
 
 
-def table(head: Sequence[str], body: Iterable[Sequence[str]]) -> str:
-  """A table.
-
-  Args:
-    head: of the columns.
-    body: cells, row by row.
-  """
-  rule = ["---"] * len(head)
-  return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, rule, *body))
-
-
-def accuracy(runs: Mapping[int, Row]) -> str:
-  """Mean, standard deviation and interval of the final accuracy; a run that diverged is counted.
-
-  Args:
-    runs: by seed.
-  """
-  values = [100 * value for value in column(runs, "accuracy") if value is not None]
-  lost = len(runs) - len(values)
-  text = spread(values, 2, most=100) if values else ""
-  return text + (f" ({lost} diverged)" if lost else "")
-
-
-def steps(
-  runs: Mapping[int, Row],
-  read: Callable[[Row], float | None] = steps_to_target,
-  digits: int = 0,
-  *,
-  interval: bool = True,
-) -> str:
-  """Mean, standard deviation and interval of a time to the target.
-
-  Args:
-    runs: by seed.
-    read: the time of a row, None if it does not get there.
-    digits: after the point.
-    interval: whether that is told too.
-  """
-  times = [read(row) for row in runs.values()]
-  values = [time for time in times if time is not None]
-  never = len(times) - len(values)
-  text = spread(values, digits, interval=interval) if values else ""
-  return f"{text} (never in {never})".lstrip() if never else text
-
-
-def early(runs: Mapping[int, Row]) -> str:
-  """Mean, standard deviation and interval of the error of the first epochs, in percent.
-
-  Args:
-    runs: by seed.
-  """
-  values = [error for row in runs.values() if (error := early_error(row)) is not None]
-  return spread([100 * value for value in values], 2) if values else ""
-
-
-def spread(
-  values: Sequence[float], digits: int, *, interval: bool = True, most: float = math.inf
-) -> str:
-  """Mean, standard deviation and 95 % interval, as far as it is possible.
-
-  Args:
-    values: one for each run, at least one, not negative.
-    digits: after the point.
-    interval: whether that is told too.
-    most: what a value can be.
-  """
-  summary = Summary.of(values)
-  if summary.number == 1:
-    return f"{summary.mean:,.{digits}f}"
-  text = f"{summary.mean:,.{digits}f} ± {summary.sd:,.{digits}f}"
-  low, high = max(summary.low, 0.0), min(summary.high, most)
-  return text + (f" [{low:,.{digits}f}, {high:,.{digits}f}]" if interval else "")
+def level(evidence: Evidence, study: str, arm: str, name: str, rates: Rates = "paper") -> str:
+  """Returns the mean of a measurement with its interval; runs that have none are counted."""
+  values = evidence.measured(arm, name, rates)
+  found = [value for value in values.values() if value is not None]
+  quotient, layout = MEASURES[name].quotient, evidence.layout(study, name, rates)
+  text = ""
+  if found:
+    estimate = mean([math.log(value) for value in found] if quotient else found)
+    if layout is not None and layout.of(arm) and len(found) > 1:
+      estimate = layout.level(arm)
+    form, scale = {"steps": (",.0f", 1), "loss": (".3f", 1)}.get(name, (".2f", 100))
+    low, high = ends(estimate, quotient)
+    most = 1.0 if scale == 100 else math.inf
+    numbers = math.exp(estimate.value) if quotient else estimate.value, low, min(high, most)
+    middle, *brackets = (format(scale * number, form) for number in numbers)
+    text = middle if math.isnan(low) else f"{middle} [{', '.join(brackets)}]"
+  if lost := len(values) - len(found):
+    text += f" ({'never' if name == 'steps' else 'diverged'} in {lost})"
+  return text.strip()
 
 
 def trainings(evidence: Evidence, study: str) -> str:
-  """The table of a study of training runs.
-
-  Args:
-    evidence: of the page.
-    study: its name.
-  """
-  told = STUDIES[study]
-  arms = (*told.beside, *told.arms)
-  head = ["network", "seeds"] + ([told.column] if told.column else [])
-  head += ["test accuracy, %"] + (["paper"] if told.paper else [])
-  head += ["at 0.003, %"] if told.tuned else []
-  head += ["error of epochs 1 to 3, %"]
-  head += ["steps to 98 %", "epochs to 98 %", "seconds to 98 %"]
+  """Returns the table of a study of training runs; of stopped ones, with their errors alone."""
+  told_by = STUDIES[study]
+  rates, early = told_by.rates, told_by.stop_after is not None
+  target = f"steps to {100 * evidence.target:.4g} %"
+  head = ["network", "seeds", "learning rate", "learnt value", "test accuracy, %", "paper"]
+  head += ["error of epochs 1 to 3, %", "CNN's over it", target, "test loss", "ms a step"]
   body = []
-  for arm in arms:
-    runs = evidence.runs(study, arm)
-    if not runs:
-      continue
-    cells = [label(study, arm), str(len(runs))]
-    if told.column == "learnt value":
-      learnt = [list(value.values()) for value in column(runs, "hyperparameters")]
-      cells.append(", ".join(f"{values[0]:.3f}" for values in learnt if values))
-    elif told.column:
-      used = column(runs, "learning_rate")
-      cells.append(f"{used[0]:g}" if len(set(used)) == 1 else spread(used, 4))
-    cells += [accuracy(runs)]
-    if told.paper:
-      cells.append(f"{100 * told.paper[arm]:.2f}" if arm in told.paper else "")
-    if told.tuned:
-      same = {seed: row for seed, row in evidence.at_paper_rate(arm).items() if seed in runs}
-      cells.append(accuracy(same) if same else "")
-    cells.append(early(runs))
-    cells += [steps(runs), steps(runs, epochs_to_target, 2), _seconds(runs, evidence.pace(arm))]
-    body.append(cells)
-  return table(head, body) if body else ""
+  for arm in told_by.all_arms:
+    runs, errors = evidence.runs(arm, rates), evidence.measured(arm, "errors", rates)
+    used = [row["learning_rate"] for row in runs.values()] or [evidence.rate(arm, rates) or 0]
+    learnt = [list(row["hyperparameters"].values()) for row in runs.values()]
+    paper = told_by.paper.get(arm) if evidence.protocol.is_papers() else None
+    layout, over = evidence.layout(study, "errors", rates), ""
+    if layout and arm != "cnn" and len(layout.of("cnn").keys() & layout.of(arm).keys()) >= FEWEST:
+      over = told(layout.contrast("cnn", arm), quotient=True)
+    pace = evidence.pace(arm) if runs else None
+    cells = [
+      ", ".join(f"{values[0]:.3f}" for values in learnt if values),
+      level(evidence, study, arm, "accuracy", rates),
+      "" if paper is None else f"{100 * paper:.2f}",
+      level(evidence, study, arm, "errors", rates),
+      over,
+      level(evidence, study, arm, "steps", rates),
+      level(evidence, study, arm, "loss", rates),
+      "" if pace is None else f"{pace:.1f}",
+    ]
+    kept = ["", "", "", *cells[3:5], "", "", ""] if early else cells
+    tuned = errors and (rates != "paper" or study == "controls")
+    body.append([told_by.label(arm), str(len(errors) or ""), _rates(used) if tuned else "", *kept])
+  return filled(head, body)
 
 
-def _seconds(runs: Mapping[int, Row], pace: float | None) -> str:
-  """Seconds to the target, at the network's pace in seconds a step."""
-  if pace is None or not any(steps_to_target(row) for row in runs.values()):
-    return ""
-
-  def seconds(row: Row) -> float | None:
-    count = steps_to_target(row)
-    return None if count is None else count * pace
-
-  return steps(runs, seconds, interval=False)
+def _rates(used: Sequence[float]) -> str:
+  """The learning rate, or how far it reaches where it is each seed's own."""
+  low, high = min(used, default=0), max(used, default=0)
+  return f"{low:.4g} to {high:.4g}" if low < high else f"{low:g}" if used else ""
 
 
-def searches(evidence: Evidence) -> str:
-  """Accuracies on the held-out part by learning rate.
-
-  Args:
-    evidence: of the page.
-  """
-  arms = TUNED
-  rates = sorted({rate for arm in arms for rate in evidence.searched(arm)})
+def searches(evidence: Evidence, rates: Rates = "tuned") -> str:
+  """What a learning rate is chosen by, on the held-out part, by that rate; the best is bold."""
+  found = {arm: evidence.searched(arm, rates) for arm in MAIN}
+  columns = sorted({rate for rows in found.values() for rate in rows})
   body = []
-  for arm in arms:
-    rows, best = evidence.searched(arm), evidence.rate("tuned", arm)
-    if not rows:
-      continue
+  for arm, rows in found.items():
     cells = [ARMS[arm].label]
-    for rate in rates:
-      value = "" if rate not in rows else _percent(rows[rate]["accuracy"])
-      cells.append(f"**{value}**" if rate == best else value)
+    for rate in columns:
+      values = [row["accuracy"] for row in rows.get(rate, [])]
+      text = "" if not values else "diverged" if None in values else f"{100 * np.mean(values):.2f}"
+      cells.append(f"**{text}**" if rate == evidence.rate(arm, rates) else text)
     body.append(cells)
-  return table(["network", *(f"{rate:g}" for rate in rates)], body) if body else ""
+  return filled(["accuracy, % at", *(f"{rate:g}" for rate in columns)], body)
 
 
-def table_1(evidence: Evidence) -> str:
-  """The paper's table 1, at the epsilon at which the CNN's accuracy is the paper's.
-
-  Args:
-    evidence: of the page.
-  """
-  epsilon = robustness.paper_epsilon(evidence.attacks("cnn"))
+def attacks(evidence: Evidence) -> str:
+  """The paper's table 1, at the epsilon at which the CNN's accuracy is the paper's, with PGD."""
   body = []
   for arm in ATTACKED:
-    rows = evidence.attacks(arm)
-    if not rows:
-      continue
-    clean = spread([100 * value for value in column(rows, "accuracy")], 2, most=100)
-    under = ""
-    if epsilon is not None:
-      values = [100 * robustness.accuracy_at(row, epsilon) for row in rows.values()]
-      under = spread(values, 2, most=100)
-    paper = (
-      f"{100 * robustness.PAPER_CLEAN[arm]:.2f}",
-      f"{100 * robustness.PAPER_ATTACKED[arm]:.2f}",
+    rows = evidence.runs(arm, kind="attack")
+    lengths = [1e4 * row["gradients"]["median_length"] for row in rows.values()]
+    signs = attacked.signs_of_masking(
+      {name: evidence.runs(name, kind="attack") for name in ATTACKED}, arm
     )
-    lengths = spread([1e4 * length for length in robustness.gradient_lengths(rows)], 2)
-    body.append([ARMS[arm].label, str(len(rows)), clean, paper[0], under, paper[1], lengths])
-  at = "" if epsilon is None else f" at {epsilon:.3f}"
-  head = ["network", "seeds", "clean, %", "paper", f"FGSM{at}, %", "paper"]
-  head.append("gradient length, 1e-4")
-  return table(head, body) if body else ""
+    body.append(
+      [
+        ARMS[arm].label,
+        str(len(rows) or ""),
+        level(evidence, "kernels", arm, "accuracy") if rows else "",
+        f"{100 * attacked.PAPER_CLEAN[arm]:.2f}",
+        level(evidence, "fgsm", arm, "fgsm"),
+        f"{100 * attacked.PAPER_ATTACKED[arm]:.2f}",
+        level(evidence, "fgsm", arm, "pgd"),
+        f"{np.mean(lengths):.2f}" if lengths else "",
+        "" if signs is None else "; ".join(signs) or "no sign found",
+      ]
+    )
+  head = ["network", "seeds", "clean, %", "paper", f"FGSM at {evidence.epsilon:.3f}, %", "paper"]
+  head += [f"PGD at {attacked.PGD_EPSILON:g}, %", "gradient length, 1e-4", "masked gradients"]
+  return filled(head, body) if any(row[1] for row in body) else ""
 
 
-def attacked(evidence: Evidence, kind: str) -> str:
-  """Accuracies under attack, at the epsilons of PGD.
-
-  Args:
-    evidence: of the page.
-    kind: "fgsm" or "pgd".
-  """
-  body, epsilons = [], []
-  for arm in ATTACKED:
-    if rows := evidence.attacks(arm):
-      epsilons = robustness.curve(next(iter(rows.values())), "pgd")[0][1:]
-      values = [np.interp(epsilons, *robustness.curve(row, kind)) for row in rows.values()]
-      cells = [spread(each.tolist(), 2, most=100) for each in 100 * np.transpose(values)]
-      body.append([ARMS[arm].label, str(len(rows)), *cells])
-  head = ["network", "seeds", *(f"{kind.upper()} at {epsilon:g}, %" for epsilon in epsilons)]
-  return table(head, body) if body else ""
+def under_attack(evidence: Evidence) -> str:
+  """Mean accuracies under attack, and of images that were made for other networks."""
+  body, steps = [], [0.05, 0.1, 0.2, 0.3]
+  for kind in ("fgsm", "pgd"):
+    for source in ATTACKED:
+      if not (rows := evidence.runs(source, kind="attack")):
+        continue
+      for target in (None, *ATTACKED):
+        values = np.interp(steps, *attacked.mean_curve(rows, kind, target))
+        shown = "itself" if target is None else f"another {ARMS[target].label}"
+        name = f"{kind.upper()} made for {ARMS[source].label}"
+        body.append([name, shown, *(f"{100 * value:.1f}" for value in values)])
+  return filled(["accuracy, %", "shown to", *(f"at {epsilon:g}" for epsilon in steps)], body)
 
 
-def transfer(evidence: Evidence, kind: str, epsilon: float) -> str:
-  """Accuracies on images that were made for other networks, of another seed.
-
-  Args:
-    evidence: of the page.
-    kind: "fgsm" or "pgd".
-    epsilon: of the attack.
-  """
+def scatter(evidence: Evidence) -> str:
+  """Residuals of the layouts, and Bartlett's tests."""
   body = []
-  for source in ATTACKED:
-    rows = evidence.attacks(source)
-    if not rows:
-      continue
-    cells = [f"made for {ARMS[source].label}"]
-    own = [row["white_box"][kind][str(epsilon)] for row in rows.values()]
-    cells.append(_percent(float(np.mean(own))))
-    for target in ATTACKED:
-      values = [row["transfer"][target][kind][str(epsilon)] for row in rows.values()]
-      cells.append(_percent(float(np.mean(values))))
-    body.append(cells)
-  head = [f"{kind.upper()} at {epsilon:g}, %", "shown to itself"]
-  head += [f"another {ARMS[name].label}" for name in ATTACKED]
-  return table(head, body) if body else ""
+  for study in ("kernels", "tuned", "hyperparameters", "no-relu", "controls", "authors"):
+    rates = STUDIES[study].rates
+    for name in ("errors", "steps", "accuracy", "loss"):
+      layout = evidence.layout(study, name, rates)
+      if layout and layout.df and not math.isnan(layout.bartlett):
+        unit = "%" if MEASURES[name].quotient else "points"
+        named = {"kernels": "main, at 0.003", "tuned": "main, tuned"}.get(study, study)
+        cells = [named, name, f"{100 * layout.sd:.2g} {unit}", str(layout.df)]
+        body.append([*cells, f"{layout.bartlett:.3f}", "yes" if layout.pooled else "no"])
+  head = ["table", "measurement", "residual", "degrees of freedom", "Bartlett's p", "pooled"]
+  return filled(head, body)
 
 
-def _percent(value: float | None) -> str:
-  return "diverged" if value is None else f"{100 * value:.2f}"
+def same(evidence: Evidence) -> str:
+  """Returns in how many runs a function after a convolution is a kervolution bit for bit."""
+  pairs = [
+    row["weights"] == evidence.runs(conv)[seed]["weights"]
+    for kerv, conv in (("polynomial", "power-outside"), ("sigmoid", "tanh-outside"))
+    for seed, row in evidence.runs(kerv).items()
+    if seed in evidence.runs(conv)
+  ]
+  return f"(with the same weights in the end, bit for bit, in {sum(pairs)} of {len(pairs)} runs)"
+
+
+def alike(evidence: Evidence) -> str:
+  """Returns how like the filters of both networks are, of one seed and of two."""
+  cnn, knn = (
+    {seed: np.array(row["filters"]) for seed, row in evidence.runs(arm, kind="filters").items()}
+    for arm in STUDIES["filters"].arms
+  )
+  pairs = {(one, other): match(cnn[one], knn[other])[1] for one in cnn for other in knn}
+  own = [np.mean(values) for (one, other), values in pairs.items() if one == other]
+  others = [np.mean(values) for (one, other), values in pairs.items() if one != other]
+  if not own or not others:
+    return ""
+  return (
+    f"The mean correlation of pairs, paired the same way, is {np.mean(own):.2f} of a CNN and a "
+    f"kervolutional network that start from the same weights ({len(own)} seeds), and "
+    f"{np.mean(others):.2f} of those that start from different ones ({len(others)} pairs of seeds)."
+  )

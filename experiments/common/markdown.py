@@ -18,6 +18,22 @@ def table(head: Sequence[str], body: Iterable[Sequence[str]]) -> str:
   return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, rule, *body))
 
 
+def filled(head: Sequence[str], body: Iterable[Sequence[str]]) -> str:
+  """Returns a table in Markdown without the rows and columns that are empty.
+
+  Args:
+    head: Headings of the columns.
+    body: Cells, row by row; a row is empty if it has nothing after its first cell.
+
+  Returns:
+    The table; "" if no row is left.
+  """
+  rows = [row for row in body if any(row[1:])]
+  keep = [place for place in range(len(head)) if any(row[place] for row in rows)]
+  cells = [[row[place] for place in keep] for row in (head, *rows)]
+  return table(cells[0], cells[1:]) if rows else ""
+
+
 class Part:
   """A part of a page that a program makes, between two comments that somebody put there.
 

@@ -17,6 +17,7 @@ from experiments.data.order import (
   split_by_class,
   training_order,
 )
+from experiments.data.ordered import load_ordered
 from experiments.data.prepared import load_prepared
 from experiments.data.sources import SAMPLE, load, load_embedded
 from experiments.data.stream import EncodedExamples, StreamedDataset
@@ -42,6 +43,7 @@ __all__ = [
   "load",
   "load_embedded",
   "load_npz",
+  "load_ordered",
   "load_prepared",
   "picks",
   "process_rows",

@@ -2,7 +2,7 @@
 
 import pytest
 
-from experiments.ablation import dataset
+from experiments.data import load_ordered
 from tests.runs import write_data
 
 
@@ -10,4 +10,4 @@ from tests.runs import write_data
 def tiny(tmp_path_factory):
   """A data set of 61 and 23 small images, as a file, and its digest."""
   file = write_data(tmp_path_factory.mktemp("data"))
-  return file, dataset.load(file)[1]
+  return file, load_ordered(file)[1]

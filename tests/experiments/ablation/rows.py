@@ -6,7 +6,7 @@ import numpy as np
 
 from experiments.ablation.plan import todo
 from experiments.ablation.protocol import Attack, Training, identity
-from experiments.ablation.study import ORDER, STUDIES
+from experiments.ablation.study import STUDIES
 
 ENVIRONMENT = {
   "commit": "0123456789abcdef",
@@ -14,6 +14,7 @@ ENVIRONMENT = {
   "threads": "1",
   "python": "3.11.7",
 } | dict.fromkeys(("jax", "jaxlib", "flax", "optax", "numpy"), "1.0")
+MOST = tuple(name for name in STUDIES if not name.startswith("early"))
 STEPS = [0, *range(200, 4001, 200)]
 
 
@@ -62,7 +63,7 @@ def attack(spec, factor=1.0):
   }
 
 
-def fill(rows, seeds=(0, 1, 2), studies=ORDER, change=lambda spec: {}):
+def fill(rows, seeds=(0, 1, 2), studies=MOST, change=lambda spec: {}):
   """Adds all rows of some studies, with what else training runs are to have."""
   rng = np.random.default_rng(0)
   made = {}
@@ -81,5 +82,5 @@ def fill(rows, seeds=(0, 1, 2), studies=ORDER, change=lambda spec: {}):
       spec for spec in todo(study, STUDIES[study].arms, seeds, made) if identity(spec) not in made
     ]:
       made |= {identity(spec): rows.row(spec, result(spec)) for spec in missing}
-  rows.add_all(made.values())
+  rows.add(made.values())
   return rows

@@ -48,7 +48,7 @@ WRONG = {
   "true": ("training", lambda row: row.update(accuracy=True), "`accuracy` must be float"),
   "none": ("training", lambda row: row.update(accuracy=None), "unless the run diverged"),
   "no curve": ("training", lambda row: row.pop("curve"), "missing: `curve`"),
-  "curve of text": ("training", lambda row: row.update(curve="x"), "`curve` must be Curve"),
+  "curve of text": ("training", lambda row: row.update(curve="x"), "`curve` must be dict"),
   "short curve": ("training", lambda row: row["curve"]["steps"].pop(), "for each of ascending"),
   "curve of 2": ("training", lambda row: row["curve"]["accuracy"].append(2), "from 0 to 1, got 2"),
   "seed": ("training", lambda row: row["spec"].update(seed="0"), "`spec.seed` must be a whole"),

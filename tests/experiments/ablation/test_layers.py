@@ -9,7 +9,7 @@ import pytest
 
 from experiments import UsageError
 from experiments.ablation.arms import ARMS, arm, cube
-from experiments.ablation.layers import PointwiseConv, VolterraConv
+from experiments.common.layers import AuthorsGaussian, PointwiseConv, VolterraConv
 from kerv_jax import kernels
 from kerv_jax.nn import KervConv
 
@@ -59,9 +59,23 @@ def test_a_function_after_a_convolution_is_kervolution_with_the_bias_outside(fun
   inside = PointwiseConv(**options, function=function, bias_inside=True).apply(variables, x)
   without = variables["params"] | {"bias": jnp.zeros(4)}
   product = KervConv(**options, kernel_fn=kernels.Linear()).apply({"params": without}, x)
-  by_hand = function(product + variables["params"]["bias"])
+  by_hand = function(np.asarray(product) + np.asarray(variables["params"]["bias"]))
   np.testing.assert_allclose(inside, by_hand, rtol=1e-4, atol=1e-5)
   assert np.abs(np.asarray(inside) - np.asarray(expected)).max() > 0.1
+
+
+def test_the_authors_gaussian_is_their_formula():
+  x = normal(2, (2, 6, 5, 3))
+  layer = AuthorsGaussian(4, (3, 3), "VALID", bias_init=jax.nn.initializers.normal(1.0))
+  params = layer.init(jax.random.key(0), x)["params"]
+  y = np.asarray(layer.apply({"params": params}, x))
+  kernel, bias = (np.asarray(params[name], np.float64) for name in ("kernel", "bias"))
+  for row, column in ((0, 0), (3, 2)):
+    patch = x[:, row : row + 3, column : column + 3, :, None].astype(np.float64)
+    squares = np.sum(patch**2, axis=(1, 2, 3)) + np.sum(kernel**2, axis=(0, 1, 2))
+    product = np.sum(patch * kernel, axis=(1, 2, 3))
+    expected = np.exp(-squares / 27 + 2 * (product + bias))
+    np.testing.assert_allclose(y[:, row, column], expected, rtol=1e-4)
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from experiments import UsageError, __main__
-from experiments.ablation import pool, process, weights
+from experiments.ablation import pool
 from experiments.ablation.command import AblationCommand, run
 from experiments.ablation.perform import Job, Outcome, perform
 from experiments.ablation.pool import Pool
@@ -22,6 +22,7 @@ from experiments.ablation.protocol import (
   Training,
 )
 from experiments.ablation.rows import Rows
+from experiments.common import parameters, process
 from tests.experiments.ablation.jobs import OPTIONS, TINY, job
 from tests.experiments.ablation.rows import training
 from tests.runs import ROOT
@@ -57,7 +58,7 @@ def test_of_a_group_only_what_is_missing_is_made(tmp_path, scripted):
   rows = Rows(tmp_path, Protocol())
   runs = [Training("cnn", seed) for seed in range(5)]
   for seed in (0, 3):
-    rows.add(runs[seed], training())
+    rows.add([rows.row(runs[seed], training())])
   made, jobs, said = scripted(rows, good, together=16)
   made.run(lambda rows: runs)
   assert jobs == [[runs[1], runs[2], runs[4]]]
@@ -108,9 +109,10 @@ def test_no_process_outlives_the_command(tiny, tmp_path, how):
     wait_for(lambda: len(descendants(parent.pid)) >= 3)  # both, and what tracks their resources
     below = descendants(parent.pid)
     parent.send_signal(how)
-    _, told = parent.communicate(timeout=60)
+    _, told = parent.communicate(timeout=240)
   finally:
     parent.kill()
+    parent.communicate()
   if how is signal.SIGINT:
     assert parent.returncode == 130
     assert "interrupted; rows are kept" in told
@@ -145,15 +147,15 @@ def test_runs_made_together_are_made_again_together(tiny, tmp_path, capsys):
   assert first["weights"] != second["weights"]
   assert first["command"] == second["command"]
   file = tmp_path / "w" / "linear-cnn-rate0.003-seed1.npz"
-  assert weights.load(file, second["weights"])["conv1"]["kernel"].shape == (5, 5, 1, 6)
+  assert parameters.load(file, second["weights"])["conv1"]["kernel"].shape == (5, 5, 1, 6)
   assert __main__.main([*shlex.split(first["command"])[3:], *where[2:]]) == 0
   assert capsys.readouterr().out.count("as in its row, bit for bit") == 2
-  rows.add_all([first | {"accuracy": 0.25}])  # as if rounding had made another of it
+  rows.add([first | {"accuracy": 0.25}])  # as if rounding had made another of it
   assert __main__.main([*command, "--seeds", "0", "--again"]) == 0
   assert f"NOT compared with its row, which {first['command']!r}" in capsys.readouterr().out
   # What is looked for in a network needs the weights of its row.
   file.unlink()
-  rows.add_all([second | {"weights": "another"}])
+  rows.add([second | {"weights": "another"}])
   with pytest.raises(UsageError, match=r"by the row's own command, .*--seeds 0 1.*--together 2"):
     perform(job(tiny, tmp_path, Filters("linear-cnn", 1)))
 
@@ -161,13 +163,15 @@ def test_runs_made_together_are_made_again_together(tiny, tmp_path, capsys):
 @pytest.mark.parametrize(
   ("options", "message"),
   [
-    ({"name": "kernel"}, "the study must be of kernels, "),
+    ({"name": "kernel"}, "the study must be of answer, all, "),
     ({"seeds": (0, 0)}, "`--seeds` must be from 0, each once"),
     ({"seeds": ()}, "`--seeds`"),
     ({"arms": ("cubic",)}, "`--arms` must be of cnn"),
     ({"arms": ("volterra",)}, "`--arms` of kernels must be of cnn"),
     ({"rate": (0.1,)}, "`--rate` is for run"),
     ({"search": True}, "`--search` is for run"),
+    ({"stop_after_epochs": 3}, "`--stop-after-epochs` is for run"),
+    ({"name": "run", "arms": ("cnn",), "stop_after_epochs": 20}, "must be below `--epochs`, 20"),
     ({"name": "run"}, "`--arms` must name networks"),
     ({"name": "run", "arms": ("cnn",), "rate": (0.1, -1.0)}, "`--rate` must be positive"),
     ({"name": "run", "arms": ("cnn",), "rate": (0.1, 0.1)}, "each once"),

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from experiments import UsageError
-from experiments.ablation import dataset, weights
 from experiments.ablation.perform import Job, perform
 from experiments.ablation.protocol import (
   Attack,
@@ -15,9 +14,13 @@ from experiments.ablation.protocol import (
   Protocol,
   Training,
   identity,
+  kind,
   spec_from,
+  values,
 )
 from experiments.ablation.rows import Rows
+from experiments.common import parameters
+from experiments.data import load_ordered
 from tests.experiments.ablation.rows import training
 from tests.runs import blobs
 
@@ -28,18 +31,18 @@ def test_the_same_examples_in_another_order_are_the_same_data(tmp_path):
   order = np.random.default_rng(0).permutation(61)
   for name, (x, y) in {"a": (images, labels), "b": (images[order], labels[order])}.items():
     np.savez(tmp_path / f"{name}.npz", x_train=x, y_train=y, x_test=test[0], y_test=test[1])
-  (one, digest), (other, same) = (dataset.load(str(tmp_path / f"{n}.npz")) for n in "ab")
+  (one, digest), (other, same) = (load_ordered(str(tmp_path / f"{n}.npz")) for n in "ab")
   assert digest == same
   np.testing.assert_array_equal(one.train.images, other.train.images)
   np.testing.assert_array_equal(one.train.labels, other.train.labels)
   y = labels.copy()
   y[0] = (y[0] + 1) % 3
   np.savez(tmp_path / "c.npz", x_train=images, y_train=y, x_test=test[0], y_test=test[1])
-  assert dataset.load(str(tmp_path / "c.npz"))[1] != digest
+  assert load_ordered(str(tmp_path / "c.npz"))[1] != digest
 
 
 def test_rows_of_another_protocol_are_refused(tmp_path):
-  Rows(tmp_path, Protocol(data="a")).add(Training("cnn", 0), training())
+  add_rows(tmp_path, 0, Protocol(data="a"))
   with pytest.raises(UsageError, match="`--epochs` was 20, now 3"):
     Rows(tmp_path, Protocol(epochs=3, data="a"))
   assert Rows(tmp_path).protocol == Protocol(data="a")
@@ -53,17 +56,17 @@ def test_rows_of_another_protocol_are_refused(tmp_path):
 @pytest.mark.parametrize("line", ["{", '{"id": "x"}', '{"id": "x", "kind": "y", "spec": {}}'])
 def test_damaged_rows_are_refused(tmp_path, line):
   rows = Rows(tmp_path, Protocol())
-  rows.add(Training("cnn", 0), training())
+  rows.add([rows.row(Training("cnn", 0), training())])
   with (tmp_path / "rows.jsonl").open("a") as stream:
     stream.write(line + "\n")
   with pytest.raises(UsageError, match="line 2"):
     rows.all()
 
 
-def add_rows(folder, first):
-  rows = Rows(folder, Protocol())
+def add_rows(folder, first, protocol=None):
+  rows = Rows(folder, protocol or Protocol())
   for seed in range(first, first + 10):
-    rows.add(Training("cnn", seed), training())
+    rows.add([rows.row(Training("cnn", seed), training())])
 
 
 def test_rows_are_added_at_the_same_time(tmp_path):
@@ -77,10 +80,17 @@ def test_rows_are_added_at_the_same_time(tmp_path):
 
 
 def test_identities_survive_json():
-  for spec in (Training("cnn", 1, 0.1, True), Attack("l1", 0, ("cnn", "l2"), 1), Filters("cnn", 2)):
-    values = json.loads(json.dumps(vars(spec)))
-    assert spec_from(type(spec).__name__.lower(), values) == spec
-  assert identity(Training("cnn", 1)) != identity(Training("cnn", 1, search=True))
+  stopped = Training("cnn", 1, stop_after=3)
+  for spec in (
+    stopped,
+    Training("cnn", 1, 0.1, True),
+    Attack("l1", 0, ("cnn", "l2"), 1),
+    Filters("cnn", 2),
+  ):
+    assert spec_from(kind(spec), json.loads(json.dumps(values(spec)))) == spec
+  assert (
+    len({identity(s) for s in (stopped, Training("cnn", 1), Training("cnn", 1, search=True))}) == 3
+  )
 
 
 def test_data_of_another_digest_are_refused(tiny, tmp_path):
@@ -91,6 +101,6 @@ def test_data_of_another_digest_are_refused(tiny, tmp_path):
 
 def test_weights_of_another_digest_are_not_used(tmp_path):
   params = {"conv1": {"kernel": np.ones((2, 2), np.float32)}}
-  weights.save(tmp_path / "w.npz", params)
-  assert weights.load(tmp_path / "w.npz", "0" * 64) is None
-  assert weights.load(tmp_path / "none.npz", "0" * 64) is None
+  parameters.save(tmp_path / "w.npz", params)
+  assert parameters.load(tmp_path / "w.npz", "0" * 64) is None
+  assert parameters.load(tmp_path / "none.npz", "0" * 64) is None

@@ -1,5 +1,6 @@
 """What runs do, alone and together, and what their rows say."""
 
+import dataclasses
 import shlex
 from typing import Any
 
@@ -7,9 +8,10 @@ import jax
 import numpy as np
 import optax
 import pytest
+import tyro
 
 from experiments import UsageError, __main__
-from experiments.ablation import weights
+from experiments.ablation.command import AblationCommand
 from experiments.ablation.perform import Job, perform
 from experiments.ablation.pool import groups
 from experiments.ablation.protocol import (
@@ -19,14 +21,15 @@ from experiments.ablation.protocol import (
   Training,
   command,
 )
-from experiments.ablation.recipe import (
+from experiments.ablation.rows import Rows
+from experiments.ablation.train import (
   first_gradient,
   make_optimizer,
   matched_rate,
   next_evaluation,
+  train,
 )
-from experiments.ablation.rows import Rows
-from experiments.ablation.train import train, train_together
+from experiments.common import parameters
 from experiments.common.curve import Curve
 from experiments.data import Dataset, Examples, Normalisation
 from experiments.engine.optim import SGDConfig
@@ -93,7 +96,7 @@ def test_the_test_set_has_no_part_in_a_search():
   train_set = Examples(*blobs(61, 0))
   spec = Training("cnn", 0, 0.05, search=True)
   nothing: Any = None
-  one, _ = train(spec, TINY, Dataset(train_set, nothing, "", 3))
+  ((one, _),) = train([spec], TINY, Dataset(train_set, nothing, "", 3))
   assert one["curve"]["steps"][-1] == 2 * (55 // 8)  # a tenth of each class is held out
 
 
@@ -107,15 +110,11 @@ def test_a_row_says_what_came_of_a_run(tiny, tmp_path):
   assert len(row["epoch_accuracy"]) == 4
   assert row["epoch_accuracy"][-1] == row["accuracy"] == row["curve"]["accuracy"][-1]
   assert row["curve"]["steps"][-1] == 4 * row["steps_per_epoch"] == 28
-  reached = [
-    step
-    for step, accuracy in zip(*row["curve"].values(), strict=True)
-    if accuracy >= 0.98  # of 23
-  ]
-  assert row["steps_to_target"] == (reached[0] if reached else None)
+  assert row["steps_to_target"] is None  # the target is known when all rows are there
+  assert len(row["curve"]["steps"]) == 1 + 7 + 3 * 6  # in the first epoch after each step
   assert row["hyperparameters"]["conv1/balance"] != 1.0
   assert {"commit", "threads", "jax", "numpy"} <= row["environment"].keys()
-  kept = weights.load(tmp_path / "weights" / "learnable-rate0.05-seed1.npz", row["weights"])
+  kept = parameters.load(tmp_path / "weights" / "learnable-rate0.05-seed1.npz", row["weights"])
   assert kept["conv1"]["kernel"].shape == (5, 5, 1, 6)
   assert str(tmp_path) not in (tmp_path / "rows" / "rows.jsonl").read_text()
 
@@ -134,7 +133,7 @@ def test_there_is_nothing_to_see_in_a_network_that_diverged(tiny, tmp_path):
   rows = Rows(tmp_path / "rows", made.protocol)
   run = Training("linear-cnn", 0)
   perform(job(tiny, tmp_path, run))
-  rows.add(run, dict(rows.get(run) or {}) | {"diverged_at": 3})
+  rows.add([rows.get(run) | {"diverged_at": 3}])
   with pytest.raises(UsageError, match=r"linear-cnn-rate0\.003-seed0 diverged"):
     perform(made)
 
@@ -151,7 +150,9 @@ def test_attacks_and_filters_train_what_is_not_there(tiny, tmp_path):
   assert row["white_box"]["pgd"]["0.3"] <= row["white_box"]["fgsm"]["0.3"]
   assert len(row["transfer"]["linear-cnn"]["fgsm"]) == 13
   filters, _ = perform_one(job(tiny, tmp_path, Filters("linear-cnn", 0)))
-  kept = weights.load(tmp_path / "weights" / "linear-cnn-rate0.003-seed0.npz", trained["weights"])
+  kept = parameters.load(
+    tmp_path / "weights" / "linear-cnn-rate0.003-seed0.npz", trained["weights"]
+  )
   np.testing.assert_array_equal(np.float32(filters["filters"]), kept["conv1"]["kernel"])
   # Weights that are not those of the row are made again.
   (tmp_path / "weights" / "linear-cnn-rate0.003-seed0.npz").write_bytes(b"damaged")
@@ -165,7 +166,7 @@ def test_a_row_made_again_is_compared_and_stays(tiny, tmp_path):
   row, _ = perform_one(job(tiny, tmp_path, spec))
   assert perform_one(job(tiny, tmp_path, spec)) == (row, "same")
   rows = Rows(tmp_path / "rows")
-  rows.add(spec, {name: value for name, value in row.items() if name != "id"} | {"accuracy": 0.5})
+  rows.add([row | {"accuracy": 0.5}])
   _, state = perform_one(job(tiny, tmp_path, spec))
   assert state == "other"
   kept = rows.get(spec)
@@ -180,16 +181,16 @@ def test_all_that_is_read_off_a_run_is_compared(tiny, tmp_path):
   curve = {name: list(values) for name, values in row["curve"].items()}
   curve["accuracy"][3] += 0.01
   for wrong in ({"curve": curve}, {"steps_to_target": 7}, {"final_loss": 0.0}):
-    rows.add(spec, {name: value for name, value in row.items() if name != "id"} | wrong)
+    rows.add([row | wrong])
     assert perform_one(job(tiny, tmp_path, spec))[1] == "other"
   # A row with fewer evaluations is compared where there are both.
   fewer = {name: values[::2] for name, values in row["curve"].items()}
-  old = {name: value for name, value in row.items() if name != "id"} | {"curve": fewer}
+  old = row | {"curve": fewer}
   for times in ({"seconds": 1.0}, {"steps_to_target": 8}):
-    rows.add(spec, old | times)
+    rows.add([old | times])
     assert perform_one(job(tiny, tmp_path, spec))[1] == "same"
   fewer["accuracy"][1] += 0.01
-  rows.add(spec, old)
+  rows.add([old])
   assert perform_one(job(tiny, tmp_path, spec))[1] == "other"
 
 
@@ -234,8 +235,8 @@ def same_as_alone(specs):
   """The rows of runs trained together, compared with those of each alone."""
   data = Dataset(Examples(*blobs(61, 0)), Examples(*blobs(23, 1)), "", 3)
   rows = []
-  for spec, (row, params) in zip(specs, train_together(specs, TINY, data), strict=True):
-    alone, wanted = train(spec, TINY, data)
+  for spec, (row, params) in zip(specs, train(specs, TINY, data), strict=True):
+    ((alone, wanted),) = train([spec], TINY, data)
     assert row.keys() == alone.keys()
     for name in ("curve", "diverged_at", "learning_rate", "steps_per_epoch", "parameters"):
       assert row[name] == alone[name], (spec, name)
@@ -280,3 +281,28 @@ def test_all_rows_of_runs_made_together_are_there_though_one_diverged(tiny, tmp_
     0.01: False,
   }
   assert {row["environment"]["together"] for row in rows} == {3}
+
+
+@pytest.mark.parametrize("search", [False, True])
+def test_a_run_that_is_stopped_is_the_beginning_of_a_whole_one(search):
+  """Bit for bit, since milestones and order are those of the whole run."""
+  data = Dataset(Examples(*blobs(61, 0)), Examples(*blobs(23, 1)), "", 3)
+  spec = Training("linear-cnn", 1, 0.05, search)
+  protocol = dataclasses.replace(TINY, search_epochs=4)
+  (whole, _), (short, _) = (
+    train([each], protocol, data)[0] for each in (spec, dataclasses.replace(spec, stop_after=3))
+  )
+  steps = short["curve"]["steps"]
+  assert steps[-1] == 3 * short["steps_per_epoch"]
+  assert whole["curve"]["steps"][: len(steps)] == steps
+  assert whole["curve"]["accuracy"][: len(steps)] == short["curve"]["accuracy"]
+  assert whole["weights"] != short["weights"]
+
+
+def test_a_command_names_where_a_run_is_stopped():
+  spec = Training("cnn", 1, 0.01, True, stop_after=3)
+  words = shlex.split(command([spec], Protocol()))
+  parsed = tyro.cli(AblationCommand, args=words[4:])
+  parsed.check()
+  (wanted,) = parsed.plans().values()
+  assert wanted({}) == [spec]

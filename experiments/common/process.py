@@ -1,4 +1,4 @@
-"""Processes of one thread each, in which a function is called; imports no JAX."""
+"""Processes of one thread each, in which a function is called. It imports no JAX."""
 
 import multiprocessing
 import os

@@ -1,7 +1,6 @@
-"""Final parameters, kept outside the repository for the studies that look at them."""
+"""Parameters of trained networks, in files that are known by their digest."""
 
 import io
-import os
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -10,33 +9,29 @@ import flax.traverse_util
 import numpy as np
 
 from experiments.common.digests import digest
+from experiments.common.files import write_atomically
 
 
 def save(file: Path, params: Any) -> None:
-  """Writes parameters, so that the file is there whole or not at all.
+  """Writes parameters to a file, so that it is there whole or not at all.
 
   Args:
-    file: to write, an .npz.
-    params: nested dictionaries of arrays.
+    file: The file, an .npz; its folder is made if need be.
+    params: Nested dictionaries of arrays.
   """
   buffer = io.BytesIO()
   arrays: dict[str, Any] = dict(flax.traverse_util.flatten_dict(params, sep="/"))
   np.savez(buffer, **arrays)
   file.parent.mkdir(parents=True, exist_ok=True)
-  temporary = file.with_name(f".{file.name}.{os.getpid()}")
-  try:
-    temporary.write_bytes(buffer.getvalue())
-    temporary.replace(file)
-  finally:
-    temporary.unlink(missing_ok=True)
+  write_atomically(file, buffer.getvalue())
 
 
 def load(file: Path, wanted: str) -> Any:
-  """Reads parameters.
+  """Returns the parameters that `save` wrote.
 
   Args:
-    file: that `save` wrote.
-    wanted: their digest.
+    file: The file.
+    wanted: Digest that the parameters must have, see `experiments.common.digests`.
 
   Returns:
     The parameters; None if the file is not there, is damaged or has others.

@@ -47,6 +47,8 @@ def _run(argv: Sequence[str]) -> int:
     from experiments.ablation import command as ablation
   except ModuleNotFoundError as error:
     raise UsageError(f"{error}; experiments need: pip install '.[experiments]'") from error
+  except ValueError as error:  # JAX reads its variables of the environment
+    raise UsageError(f"JAX cannot be imported: {error}") from error
   if argv[:1] == ["train"]:  # its options have the defaults of a preset
     return cli.train_command(argv[1:])
   command = tyro.extras.subcommand_cli_from_dict(

@@ -22,6 +22,9 @@ from experiments.data import load_ordered
 TOGETHER = 16
 NAMES = ("answer", "all", "confirm", *STUDIES, "run", "attack")
 
+RESULTS = "results/mnist"
+"""Folder of this repository's own results."""
+
 
 @dataclasses.dataclass(frozen=True)
 class AblationCommand:
@@ -159,10 +162,15 @@ class AblationCommand:
 class ReportCommand:
   """Make the page of a study, its plots, and of MNIST the README's part, from the rows."""
 
-  out: str = "results/mnist"
+  out: str = RESULTS
   """Folder of the rows, where page and plots go."""
-  readme: str | None = "README.md"
-  """File with the part between the comments "mnist"; None leaves it as it is, as do other data."""
+  readme: str | None = None
+  """File with the part between the comments "mnist", of the paper's own protocol alone; if not
+  given, README.md where --out is not given either, and none otherwise."""
+
+  def place(self) -> str | None:
+    """Returns the file with the part; None leaves every file as it is."""
+    return self.readme or ("README.md" if Path(self.out) == Path(RESULTS) else None)
 
 
 def run(command: AblationCommand) -> int:
@@ -196,7 +204,7 @@ def run(command: AblationCommand) -> int:
   if digest != MNIST and command.name in ("answer", "all", "confirm", *STUDIES):
     from experiments.ablation import page  # imports matplotlib
 
-    page.write(ReportCommand(out, None))
+    page.write(ReportCommand(out))
   if pool.failed:
     raise UsageError("these runs failed: " + "; ".join(pool.failed))
   return 1 if pool.others else 0

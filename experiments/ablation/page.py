@@ -68,12 +68,12 @@ def write(command: ReportCommand) -> int:
   Raises:
     UsageError: if there are no rows, or the README has no place for its part.
   """
-  folder, readme = Path(command.out), command.readme
+  folder = Path(command.out)
   rows = Rows(folder)
   evidence = Evidence(rows.all(), rows.protocol)
   if not evidence.rows:
     raise UsageError(f"there are no rows in {command.out!r}: `python -m experiments ablation all`")
-  place = readme if rows.protocol.is_papers() else None
+  place = command.place() if rows.protocol.is_papers() else None
   part = None if place is None else Part(Path(place), BEGIN, END)
   drawn = plots.draw(evidence, folder)
   write_atomically(folder / "README.md", page(evidence, rows.name(), drawn))

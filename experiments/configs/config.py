@@ -161,6 +161,8 @@ class RunConfig:
       value = getattr(self, name)
       if value is not None and value < 1:
         raise UsageError(f"`--run.{name.replace('_', '-')}` must be at least 1, got {value}")
+    if self.out == "":
+      raise UsageError("`--run.out` must be the name of a folder, got ''")
     if self.tensorboard and importlib.util.find_spec("tensorboardX") is None:
       raise UsageError("`--run.tensorboard` needs: pip install '.[tensorboard]'")
     if self.keep < 2:

@@ -95,10 +95,19 @@ def connect(config: ParallelConfig, environ: Mapping[str, str] = os.environ) -> 
     environ: environment, in which a launcher such as SLURM tells about the others.
 
   Raises:
-    UsageError: if they cannot be joined.
+    UsageError: if they cannot be joined, or JAX has no devices.
   """
-  if not config.several(environ) or jax.distributed.is_initialized():
-    return
+  if config.several(environ) and not jax.distributed.is_initialized():
+    _join(config)
+  try:
+    jax.devices()
+  except Exception as error:  # of many types, by what the variables of the environment ask for
+    platforms = f", JAX_PLATFORMS being {environ.get('JAX_PLATFORMS')!r}"
+    raise UsageError(f"JAX has no devices{platforms}: {error}") from error
+
+
+def _join(config: ParallelConfig) -> None:
+  """Joins the other processes."""
   if config.coordinator is not None:
     _look_for(config.coordinator, begins=config.process == 0)
   advice = (

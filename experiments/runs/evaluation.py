@@ -8,6 +8,7 @@ from experiments import UsageError
 from experiments.configs.build import Parts, build
 from experiments.configs.config import from_dict
 from experiments.configs.identity import identifying
+from experiments.configs.ranges import LARGEST
 from experiments.engine.layout import Layout
 from experiments.engine.processes import ParallelConfig, connect
 from experiments.runs.checkpoints import Checkpoints, Restored
@@ -49,8 +50,8 @@ def evaluate(
   config = from_dict(values)
   parallel = parallel or ParallelConfig()
   parallel.check()
-  if batch_size is not None and batch_size < 1:
-    raise UsageError(f"`--batch-size` must be at least 1, got {batch_size}")
+  if batch_size is not None and not 1 <= batch_size <= LARGEST:
+    raise UsageError(f"`--batch-size` must be from 1 to {LARGEST}, got {batch_size}")
   if data_dir is not None:
     data = dataclasses.replace(config.data, data_dir=data_dir)
     config = dataclasses.replace(config, data=data)

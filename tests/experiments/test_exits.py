@@ -56,6 +56,7 @@ MILESTONES = "`--optim.milestones` must be positive and ascending, got"
     (["--data.name", "x" * 5000], "`--data.name` must be at most 4096 characters"),
     (["--data.name", "x" * 300], "`--data.name` 'x+' cannot be read"),
     (["--run.out", "a\0b"], "`--run.out` must be at most 4096 characters .*without NUL"),
+    (["--run.out", ""], "`--run.out` must be the name of a folder, got ''"),
     (["--run.out", "a[b"], r"`--run.out` must be a path without \["),
     (["--parallel.coordinator", "here", "--parallel.processes", "2", "--parallel.process", "0"],
      "`--parallel.coordinator` must be HOST:PORT, got 'here'"),
@@ -93,6 +94,25 @@ def test_environment_that_makes_no_sense_is_one_line(
   )
 
 
+@pytest.mark.parametrize(
+  ("name", "value", "message"),
+  [
+    ("JAX_PLATFORMS", "nonsense", "JAX has no devices, JAX_PLATFORMS being 'nonsense': "),
+    ("JAX_PLATFORMS", "cuda", "JAX has no devices, JAX_PLATFORMS being 'cuda': "),
+    ("JAX_ENABLE_X64", "maybe", "JAX cannot be imported: .*'JAX_ENABLE_X64'"),
+  ],
+)
+def test_environment_that_jax_cannot_use_is_one_line(data, tmp_path, name, value, message):
+  command = [sys.executable, "-m", "experiments", "train", "lenet5-sample-cnn", "--data.name", data]
+  environment = os.environ | {"PYTHONPATH": str(runs.ROOT), name: value}
+  done = subprocess.run(
+    command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+  )
+  assert done.returncode == 2, done.stderr
+  assert re.fullmatch(f"error: {message}.*\n", done.stderr)
+  assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("command", ["train", "eval"])
 def test_devices_that_there_cannot_be_are_one_line(data, tmp_path, capsys, command):
   words = {"train": ["lenet5-sample-cnn", "--data.name", data], "eval": [str(tmp_path)]}[command]
@@ -121,6 +141,20 @@ def test_error_is_a_line_and_a_code(monkeypatch, capsys, error, code, line):
   monkeypatch.setattr(cli, "list_command", fail)
   assert main(["list"]) == code
   assert re.fullmatch(line, capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(
+  ("number", "code"), [(errno.ENOSPC, 4), (errno.EROFS, 4), (errno.EACCES, 2)]
+)
+def test_report_that_cannot_be_written_is_one_line(monkeypatch, capsys, number, code):
+  from experiments.ablation import plots
+
+  def fail(*_):
+    raise OSError(number, os.strerror(number), "a.png")
+
+  monkeypatch.setattr(plots, "draw", fail)
+  assert main(["report", "--out", str(runs.ROOT / "results" / "mnist")]) == code
+  assert re.fullmatch(rf"error: \[Errno {number}\] .*: 'a.png'\n", capsys.readouterr().err)
 
 
 def test_error_that_nobody_has_foreseen_keeps_its_traceback(monkeypatch):

@@ -90,6 +90,13 @@ def test_other_data_have_a_page_of_their_own_by_one_command(tmp_path, monkeypatc
   assert "\nold\n" in kept.read_text()
 
 
+def test_readme_is_of_this_repositorys_own_results_alone():
+  assert ReportCommand().place() == "README.md"
+  assert ReportCommand("results/mnist/").place() == "README.md"
+  assert ReportCommand("other").place() is None
+  assert ReportCommand("other", "mine.md").place() == "mine.md"
+
+
 def test_the_target_of_other_data_is_the_cnns(tmp_path):
   rows = Rows(tmp_path, Protocol(data="x", epochs=9))
   curve = {"steps": [0, 600, 1200, 3000, 3600, 10800], "accuracy": [0.1, 0.5, 0.6, 0.8, 0.7, 0.9]}

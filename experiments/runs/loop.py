@@ -81,7 +81,7 @@ class Run:
     parameters = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes.params))
     self.say(f"{parts.description}. {config.model.name}: {parameters:,} parameters")
     for fault in restored.faults if restored else ():
-      self.say(f"damaged checkpoint: {fault}; moved to {folder / 'damaged'}")
+      self.say(f"damaged checkpoint: {fault}; what there is of it is in {folder / 'damaged'}")
     if before.config is None:
       self.say(UNSEALED)
     self.say(f"{'goes on from' if restored else 'starts at'} step {self.step:,}, in {folder}")

@@ -19,11 +19,13 @@ from rich.console import Console
 
 from experiments import UsageError
 from experiments.common.digests import digest
+from experiments.configs import build
+from experiments.data import StreamedDataset
 from experiments.engine.layout import Layout
 from experiments.engine.processes import ParallelConfig
 from experiments.runs import evaluation, run
 from experiments.runs.checkpoints import Checkpoints, SaveError
-from experiments.runs.continuation import UNSEALED
+from experiments.runs.continuation import UNSEALED, Continuation
 from experiments.runs.evaluation import evaluate
 from experiments.runs.folder import Folder
 from experiments.runs.record import DamagedError
@@ -403,3 +405,31 @@ def test_run_of_version_0_1_goes_on_and_is_evaluated(tmp_path, monkeypatch):
   assert outcome.step == 14
   assert evaluate("run")["sealed"]
   assert UNSEALED not in train(config)[1]
+
+
+# Data that are not in memory
+
+
+def streamed(content=b"an image", label=1, number=100):
+  files = [(b"image %d" % i, i % 3) for i in range(number)]
+  files[0] = content, label
+  return StreamedDataset(files, files[:7], "files", num_classes=3, channels=1, size=12, resize=14)
+
+
+def test_streamed_data_are_told_apart():
+  same = build.fingerprint(streamed())
+  assert build.fingerprint(streamed()) == same
+  others = [streamed(b"another"), streamed(label=2), streamed(number=101)]
+  assert same not in {build.fingerprint(other) for other in others}
+
+
+def test_streamed_data_of_version_0_1_cannot_be_compared():
+  """It kept their number alone, and runs of it go on."""
+  nothing = {"rows": [], "timing": [], "train_seconds": 0.0, "loss_sum": 0.0, "loss_steps": 0}
+  old = Continuation.read(nothing | {"data": "of their number"}, 3)
+  old.check({"data.name": "files"}, build.fingerprint(streamed()))
+  new = Continuation.read(
+    nothing | {"data": build.fingerprint(streamed()), "config": {"data.name": "files"}}, 3
+  )
+  with pytest.raises(UsageError, match="files has other data now"):
+    new.check({"data.name": "files"}, build.fingerprint(streamed(b"another")))

@@ -70,11 +70,11 @@ COMPOSITES = {
   "Concatenate": kernels.Concatenate([(3, kernels.Linear()), (1, kernels.Gaussian(0.1))]),
 }
 NAMES = {
-  "Sum": {"terms.0.gamma", "terms.1.balance"},
-  "Product": {"terms.0.gamma", "terms.1.scale", "terms.1.offset"},
-  "Scaled": {"scale", "kernel.gamma"},
-  "Negative": {"kernel.gamma"},
-  "Concatenate": {"parts.1.gamma"},
+  "Sum": {"terms_0_gamma", "terms_1_balance"},
+  "Product": {"terms_0_gamma", "terms_1_scale", "terms_1_offset"},
+  "Scaled": {"scale", "inner_gamma"},
+  "Negative": {"inner_gamma"},
+  "Concatenate": {"parts_1_gamma"},
 }
 IMAGES = jax.ShapeDtypeStruct((2, 6, 6, 3), "float32")
 LINEN = {

@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jax import Array, lax
 from jax.core import Tracer
 
 from kerv_jax.kernels.definitions import at_least_float32
@@ -34,13 +34,15 @@ def from_raw(raw: Array, constraint: Constraint) -> Array:
 def to_raw(value: Any, constraint: Constraint, dtype: Any) -> Array:
   """The parameter whose :func:`from_raw` is ``value``, as nearly as the dtype can hold it.
 
+  A part of the program that initializes a layer: tracing it computes nothing on a device.
+
   Args:
     value: the value asked for, any shape; above 1e-9 unless the constraint is "any".
     constraint: its constraint.
     dtype: dtype of the parameter.
 
   Returns:
-    An array of the value's shape: ``value + log(1 - exp(-value))``, or of its neighbours in
+    An array of the value's shape: ``value + log(1 - exp(-value))``, or of its neighbors in
     ``dtype`` the one that comes nearest, so that a value such as 1.0 or 0.5 is met exactly.
   """
   value = np.asarray(value, np.float64)
@@ -48,11 +50,12 @@ def to_raw(value: Any, constraint: Constraint, dtype: Any) -> Array:
     return jnp.asarray(value, dtype)
   raw = value + np.log(-np.expm1(-value))
   steps = np.arange(-4, 5) * float(jnp.finfo(dtype).eps) / 2
-  with jax.ensure_compile_time_eval():  # the same under `jit`, whose last bit may differ
-    candidates = jnp.asarray(raw[..., None] * (1 + steps), dtype)
-    error = np.abs(np.asarray(from_raw(candidates, constraint), np.float64) - value[..., None])
-    nearest = np.argmin(error, axis=-1)[..., None]
-    return jnp.take_along_axis(candidates, nearest, axis=-1)[..., 0]
+  candidates = jnp.asarray(raw[..., None] * (1 + steps), dtype)
+  # The compiler would fold constants with another last bit than what runs has.
+  reached = from_raw(lax.optimization_barrier(candidates), constraint)
+  error = jnp.abs(reached - jnp.asarray(value[..., None], reached.dtype))
+  nearest = jnp.argmin(error, axis=-1, keepdims=True)
+  return jnp.take_along_axis(candidates, nearest, axis=-1)[..., 0]
 
 
 def require_learnable(name: str, value: Any, constraint: Constraint, dtype: Any) -> None:

@@ -9,6 +9,7 @@ from jax import Array
 from kerv_jax._flax.constraints import from_raw, require_learnable
 from kerv_jax.kernels.base import Kernel, require_kernel
 from kerv_jax.kernels.concatenate import feature_counts
+from kerv_jax.kernels.names import current_name
 from kerv_jax.kernels.pytree import Constraint
 
 
@@ -34,15 +35,16 @@ def learnable_names(kernel_fn: Kernel, learnable: bool | Sequence[str]) -> tuple
       f"`learnable` must be a bool or a tuple of names, such as {known or ('gamma',)}, "
       f"got {learnable!r}"
     )
-  for name in learnable:
+  names = tuple(current_name(name) if isinstance(name, str) else name for name in learnable)
+  for name in names:
     if name not in known:
       raise ValueError(
         f"`learnable` must name hyperparameters of {kernel_fn!r}, which has "
         f"{known or 'none'}, got {name!r}"
       )
-  if len(set(learnable)) < len(learnable):
+  if len(set(names)) < len(names):
     raise ValueError(f"`learnable` must name each hyperparameter once, got {learnable!r}")
-  return tuple(learnable)
+  return names
 
 
 def require_options(

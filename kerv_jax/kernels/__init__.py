@@ -70,6 +70,7 @@ from kerv_jax.kernels.definitions import (
   SQUARED_DISTANCE,
   safe_sqrt,
 )
+from kerv_jax.kernels.names import with_current_names
 from kerv_jax.kernels.pytree import Hyperparameter, hyperparameter, static
 
 __all__ = [
@@ -79,4 +80,5 @@ __all__ = [
   "Hyperparameter", "InnerProductKernel", "Intersection", "Kernel", "Laplacian", "Linear",
   "MaxPlus", "Minkowski", "Negative", "Polynomial", "Product", "RationalQuadratic", "Scaled",
   "Sigmoid", "SquaredDistanceKernel", "Sum", "hyperparameter", "safe_sqrt", "static",
+  "with_current_names",
 ]  # fmt: skip

@@ -264,10 +264,10 @@ class Negative(_Composite):
   """``-k``; written with ``-``.
 
   Attributes:
-    kernel: the kernel.
+    kernel: the kernel; the names of its hyperparameters begin with ``inner_``.
   """
 
-  kernel: Kernel = child()
+  kernel: Kernel = child(called="inner")
 
   def __post_init__(self) -> None:
     super().__post_init__()
@@ -289,11 +289,11 @@ class Scaled(_Composite):
 
   Attributes:
     scale: any number, or one per output feature; a hyperparameter.
-    kernel: the kernel.
+    kernel: the kernel; the names of its hyperparameters begin with ``inner_``.
   """
 
   scale: Hyperparameter = hyperparameter()
-  kernel: Kernel = child()
+  kernel: Kernel = child(called="inner")
 
   def __post_init__(self) -> None:
     super().__post_init__()

@@ -29,7 +29,7 @@ class Concatenate(_Composite):
     >>> kernel
     Concatenate([(8, Linear()), (4, Gaussian(gamma=0.1))])
     >>> kernel.hyperparameters()
-    {'parts.1.gamma': 0.1}
+    {'parts_1_gamma': 0.1}
     >>> from kerv_jax.nn import KervConv
     >>> layer = KervConv(features=12, kernel_size=(3, 3), kernel_fn=kernel, learnable=True)
   """

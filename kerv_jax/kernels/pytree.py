@@ -16,6 +16,8 @@ from jax import Array
 from jax.core import Tracer
 from jax.tree_util import GetAttrKey
 
+from kerv_jax.kernels.names import current_name, require_allowed
+
 Hyperparameter = float | np.ndarray | Array
 """A scalar, or a vector of one value per output feature."""
 
@@ -49,16 +51,17 @@ def static(*, default: Any = dataclasses.MISSING) -> Any:
   return dataclasses.field(default=default, metadata={"kind": "static"})
 
 
-def child(*, default: Any = dataclasses.MISSING) -> Any:
+def child(*, default: Any = dataclasses.MISSING, called: str | None = None) -> Any:
   """Declares a field that holds another :class:`Node`, or a tuple of them.
 
   Args:
     default: the constructor's default; none if left out.
+    called: what the names of the hyperparameters inside begin with; None is the field's name.
 
   Returns:
     A dataclass field.
   """
-  return dataclasses.field(default=default, metadata={"kind": "child"})
+  return dataclasses.field(default=default, metadata={"kind": "child", "called": called})
 
 
 _AnyNode = TypeVar("_AnyNode", bound="Node")
@@ -66,6 +69,11 @@ _AnyNode = TypeVar("_AnyNode", bound="Node")
 
 def _kind(field: dataclasses.Field) -> str:
   return field.metadata.get("kind", "static")
+
+
+def _called(field: dataclasses.Field) -> str:
+  """The field's part of the names of hyperparameters."""
+  return field.metadata.get("called") or field.name
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(hyperparameter, static, child))
@@ -82,6 +90,11 @@ class Node:
     fields = dataclasses.fields(cast(Any, cls))
     dynamic = tuple(f.name for f in fields if _kind(f) != "static")
     fixed = tuple(f.name for f in fields if _kind(f) == "static")
+    require_allowed(
+      cls.__name__,
+      [_called(f) for f in fields if _kind(f) != "static"],
+      [_called(f) for f in fields if _kind(f) == "child"],
+    )
 
     def flatten_with_keys(node: Any) -> tuple[tuple, tuple]:
       pairs = tuple((GetAttrKey(name), getattr(node, name)) for name in dynamic)
@@ -120,7 +133,7 @@ class Node:
     object.__setattr__(self, name, integer)
 
   def hyperparameters(self) -> dict[str, Hyperparameter]:
-    """The leaves by name; those of inner kernels by path, such as ``"terms.0.gamma"``."""
+    """The leaves by name; those of inner kernels by path, such as ``"terms_0_gamma"``."""
     return {name: value for name, (value, _) in _walk(self)}
 
   def constraints(self) -> dict[str, Constraint]:
@@ -140,6 +153,7 @@ class Node:
       ValueError: if there is no hyperparameter of that name, or a value is not allowed.
     """
     constraints = self.constraints()
+    values = {current_name(name): value for name, value in values.items()}
     for name in values:
       if name not in constraints:
         raise ValueError(
@@ -199,8 +213,8 @@ def _walk(node: Any) -> list[tuple[str, tuple[Any, Constraint]]]:
     elif _kind(field) == "child":
       items = enumerate(value) if isinstance(value, tuple) else [(None, value)]
       for index, item in items:
-        prefix = field.name if index is None else f"{field.name}.{index}"
-        found += [(f"{prefix}.{name}", rest) for name, rest in _walk(item)]
+        prefix = _called(field) if index is None else f"{_called(field)}_{index}"
+        found += [(f"{prefix}_{name}", rest) for name, rest in _walk(item)]
   return found
 
 

@@ -39,6 +39,8 @@ def operator(
 
   def parameter(name: str, start: Any, constraint: Constraint) -> jax.Array:
     def make(key: Any) -> jax.Array:
+      if module.has_variable("params", name):  # Flax asks for the shape alone
+        return jnp.zeros(start.shape, module.param_dtype)
       return to_raw(start, constraint, module.param_dtype)
 
     return module.param(name, make)
@@ -97,7 +99,7 @@ class KervConv(Kervolutional, nn.Conv):
     kernel_fn: the kernel function, with the hyperparameters' (initial) values.
     learnable: True makes every hyperparameter of ``kernel_fn`` a parameter of the module, a tuple
       such as ``("balance",)`` those it names; those of inner kernels of a sum or product are named
-      by path, such as ``"terms.0.gamma"``.
+      by path, such as ``"terms_0_gamma"``.
     per_feature: one learnable value per output feature instead of one for all.
     features, kernel_size, and the rest: as in ``flax.linen.Conv``, except that there is no
       ``conv_general_dilated`` and no ``conv_general_dilated_cls``: this layer is that choice.

@@ -126,7 +126,7 @@ class KervConv(nnx.Conv, Kervolution):
     kernel_fn: the kernel function, with the hyperparameters' (initial) values.
     learnable: True makes every hyperparameter of ``kernel_fn`` a parameter of the module, a tuple
       such as ``("balance",)`` those it names; those of inner kernels of a sum or product are named
-      by path, such as ``"terms.0.gamma"``.
+      by path, such as ``"terms_0_gamma"``.
     per_feature: one learnable value per output feature instead of one for all.
     rngs: for the initial weights.
     **options: the others of ``nnx.Conv``, but ``conv_general_dilated``: this layer is that choice.

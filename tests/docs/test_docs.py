@@ -98,7 +98,7 @@ def fine_tuning_block(names, printed):
   assert last < 0.5 * first
   learned, start = names["variables"]["params"], names["fresh"]["params"]
   assert set(learned["layers_0"]) == {
-    "kernel", "bias", "terms.1.scale", "terms.1.kernel.gamma",
+    "kernel", "bias", "terms_1_scale", "terms_1_inner_gamma",
   }  # fmt: skip
   moved = jax.tree.map(lambda a, b: not jnp.allclose(a, b), learned, start)
   assert all(jax.tree.leaves(moved))

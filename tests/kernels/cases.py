@@ -152,31 +152,31 @@ CASES = {
       np.exp(-gamma * squared(x, w)) + np.tanh(0.3 * dot(x, w) + offset) + dot(x, w)
     ),
     {"gamma": (0.05, 0.3), "offset": (-0.5, 0.5)},
-    names=("terms.0.gamma", "terms.1.scale", "terms.1.offset"),
+    names=("terms_0_gamma", "terms_1_scale", "terms_1_offset"),
   ),
   "Difference": Case(
     lambda sigma: kernels.Cauchy(sigma) - kernels.Linear(),
     lambda x, w, sigma: 1 / (1 + squared(x, w) / sigma**2) - dot(x, w),
     {"sigma": (0.5, 4.0)},
-    names=("terms.0.sigma",),
+    names=("terms_0_sigma",),
   ),
   "Product": Case(
     lambda gamma, balance: kernels.Gaussian(gamma) * kernels.Polynomial(2, balance),
     lambda x, w, gamma, balance: np.exp(-gamma * squared(x, w)) * power(dot(x, w) + balance, 2),
     {"gamma": (0.05, 0.3), "balance": (0.2, 1.5)},
-    names=("terms.0.gamma", "terms.1.balance"),
+    names=("terms_0_gamma", "terms_1_balance"),
   ),
   "Negative": Case(
     lambda gamma: -kernels.Gaussian(gamma),
     lambda x, w, gamma: -np.exp(-gamma * squared(x, w)),
     {"gamma": (0.05, 0.3)},
-    names=("kernel.gamma",),
+    names=("inner_gamma",),
   ),
   "Scaled": Case(
     lambda scale, gamma: scale * kernels.Gaussian(gamma),
     lambda x, w, scale, gamma: scale * np.exp(-gamma * squared(x, w)),
     {"scale": (-3.0, -0.5), "gamma": (0.05, 0.3)},
-    names=("scale", "kernel.gamma"),
+    names=("scale", "inner_gamma"),
   ),
   "Nested": Case(
     lambda scale, gamma: scale * (-(kernels.L1() * (kernels.Cosine() + kernels.Gaussian(gamma)))),
@@ -184,7 +184,7 @@ CASES = {
       -scale * absolute(x, w) * (cosine(x, w) + np.exp(-gamma * squared(x, w)))
     ),
     {"scale": (0.5, 2.0), "gamma": (0.05, 0.3)},
-    names=("scale", "kernel.kernel.terms.1.terms.1.gamma"),
+    names=("scale", "inner_inner_terms_1_terms_1_gamma"),
     smooth=False,
   ),
   "Custom": Case(
@@ -194,7 +194,7 @@ CASES = {
     lambda gamma: kernels.Gaussian(gamma) - 2.0 * kernels.Custom(hadamard_max),
     lambda x, w, gamma: np.exp(-gamma * squared(x, w)) - 2 * np.max(x * w, axis=-1),
     {"gamma": (0.05, 0.3)},
-    names=("terms.0.gamma", "terms.1.kernel.scale"),
+    names=("terms_0_gamma", "terms_1_inner_scale"),
     smooth=False,
   ),
   "Softened": Case(

@@ -185,9 +185,9 @@ def test_statistics_that_kernels_share_are_computed_once():
 
 def test_hyperparameters_by_path():
   kernel = Concatenate([(2, kernels.Linear()), (3, 2.0 * kernels.Gaussian(VECTOR))])
-  assert kernel.hyperparameters().keys() == {"parts.1.scale", "parts.1.kernel.gamma"}
-  assert kernel.constraints()["parts.1.kernel.gamma"] == "positive"
-  other = kernel.with_hyperparameters({"parts.1.kernel.gamma": 3.0})
+  assert kernel.hyperparameters().keys() == {"parts_1_scale", "parts_1_inner_gamma"}
+  assert kernel.constraints()["parts_1_inner_gamma"] == "positive"
+  other = kernel.with_hyperparameters({"parts_1_inner_gamma": 3.0})
   assert other == Concatenate([(2, kernels.Linear()), (3, 2.0 * kernels.Gaussian(3.0))])
   assert dataclasses.replace(kernel) == kernel
   assert hash(dataclasses.replace(kernel)) == hash(kernel)
@@ -206,20 +206,20 @@ def test_inner_hyperparameters_learn(per_feature):
     6,
     (3, 3),
     kernel_fn=kernel,
-    learnable=("parts.0.balance", "parts.1.terms.0.gamma"),
+    learnable=("parts_0_balance", "parts_1_terms_0_gamma"),
     per_feature=per_feature,
     kernel_init=nn_init,
   )
   x = normal(2, 5, 4, 3)
   variables = jax.jit(layer.init)(KEY, x)
   params = variables["params"]
-  assert params["parts.0.balance"].shape == ((2,) if per_feature else ())
-  assert params["parts.1.terms.0.gamma"].shape == ((4,) if per_feature else ())
+  assert params["parts_0_balance"].shape == ((2,) if per_feature else ())
+  assert params["parts_1_terms_0_gamma"].shape == ((4,) if per_feature else ())
   read = hyperparameters(layer, variables, x)
-  assert_allclose(read["parts.0.balance"], 0.5, rtol=1e-6)
-  assert_allclose(read["parts.1.terms.0.gamma"], 0.1, rtol=1e-6)
+  assert_allclose(read["parts_0_balance"], 0.5, rtol=1e-6)
+  assert_allclose(read["parts_1_terms_0_gamma"], 0.1, rtol=1e-6)
   gradient = jax.jit(jax.grad(lambda v: jnp.sum(layer.apply(v, x))))(variables)["params"]
-  for name in ("parts.0.balance", "parts.1.terms.0.gamma"):
+  for name in ("parts_0_balance", "parts_1_terms_0_gamma"):
     assert gradient[name].shape == params[name].shape
     assert np.all(gradient[name] != 0)
 

@@ -50,7 +50,7 @@ def test_gradient_is_that_of_the_formula(name):
     expected_w = difference(lambda t, one=one: case.formula(x, w + t * one, **values))
     assert_allclose(dx[index], expected_x, rtol=1e-5, atol=1e-7)
     assert_allclose(dw[index], expected_w, rtol=1e-5, atol=1e-7)
-  gradients = {path.split(".")[-1]: g for path, g in dkernel.hyperparameters().items()}
+  gradients = {name.split("_")[-1]: g for name, g in dkernel.hyperparameters().items()}
   for argument in case.ranges:
     expected = difference(lambda t, a=argument: case.formula(x, w, **{**values, a: values[a] + t}))
     assert abs(expected) > 1e-7  # the test says something

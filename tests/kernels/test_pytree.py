@@ -23,15 +23,15 @@ def test_leaves_and_their_names(name):
   case = CASES[name]
   kernel = case.make(**case.draw(np.random.default_rng(9)))
   paths = [
-    jax.tree_util.keystr(path, simple=True, separator=".")
+    jax.tree_util.keystr(path, simple=True, separator="_").replace("kernel", "inner")
     for path, _ in jax.tree_util.tree_leaves_with_path(kernel)
   ]
   assert tuple(paths) == tuple(kernel.hyperparameters()) == tuple(kernel.constraints())
   assert list(kernel.hyperparameters().values()) == jax.tree.leaves(kernel)
   if name in ("Difference", "CustomSum"):
     expected = {
-      "Difference": ["terms.0.sigma"],
-      "CustomSum": ["terms.0.gamma", "terms.1.kernel.scale"],
+      "Difference": ["terms_0_sigma"],
+      "CustomSum": ["terms_0_gamma", "terms_1_inner_scale"],
     }[name]
     assert paths == expected
   else:
@@ -173,30 +173,30 @@ def test_unflatten_of_flatten_is_the_kernel():
 def test_hyperparameters_constraints_and_with_hyperparameters():
   kernel = 2.0 * kernels.Gaussian(0.5) + kernels.Polynomial(2, 0.0) * kernels.Sigmoid()
   assert kernel.hyperparameters() == {
-    "terms.0.scale": 2.0,
-    "terms.0.kernel.gamma": 0.5,
-    "terms.1.terms.0.balance": 0.0,
-    "terms.1.terms.1.scale": 1.0,
-    "terms.1.terms.1.offset": 0.0,
+    "terms_0_scale": 2.0,
+    "terms_0_inner_gamma": 0.5,
+    "terms_1_terms_0_balance": 0.0,
+    "terms_1_terms_1_scale": 1.0,
+    "terms_1_terms_1_offset": 0.0,
   }
   assert kernel.constraints() == {
-    "terms.0.scale": "any",
-    "terms.0.kernel.gamma": "positive",
-    "terms.1.terms.0.balance": "non-negative",
-    "terms.1.terms.1.scale": "any",
-    "terms.1.terms.1.offset": "any",
+    "terms_0_scale": "any",
+    "terms_0_inner_gamma": "positive",
+    "terms_1_terms_0_balance": "non-negative",
+    "terms_1_terms_1_scale": "any",
+    "terms_1_terms_1_offset": "any",
   }
-  other = kernel.with_hyperparameters({"terms.0.kernel.gamma": 0.25, "terms.1.terms.1.offset": -1})
+  other = kernel.with_hyperparameters({"terms_0_inner_gamma": 0.25, "terms_1_terms_1_offset": -1})
   assert other == 2.0 * kernels.Gaussian(0.25) + kernels.Polynomial(2, 0.0) * kernels.Sigmoid(
     1.0, -1.0
   )
-  assert kernel.hyperparameters()["terms.0.kernel.gamma"] == 0.5
+  assert kernel.hyperparameters()["terms_0_inner_gamma"] == 0.5
   assert kernel.with_hyperparameters({}) == kernel
-  with pytest.raises(ValueError, match=r"no hyperparameter 'gamma'.*terms\.0\.kernel\.gamma"):
+  with pytest.raises(ValueError, match=r"no hyperparameter 'gamma'.*terms_0_inner_gamma"):
     kernel.with_hyperparameters({"gamma": 1.0})
   with pytest.raises(ValueError, match=r"no hyperparameter 'degree'"):
     kernels.Polynomial().with_hyperparameters({"degree": 2})
-  with pytest.raises(ValueError, match=r"terms\.0\.kernel\.gamma.*positive.*-0\.5"):
-    kernel.with_hyperparameters({"terms.0.kernel.gamma": -0.5})
+  with pytest.raises(ValueError, match=r"terms_0_inner_gamma.*positive.*-0\.5"):
+    kernel.with_hyperparameters({"terms_0_inner_gamma": -0.5})
   with pytest.raises(ValueError, match="none"):
     kernels.Linear().with_hyperparameters({"gamma": 1.0})

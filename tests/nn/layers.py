@@ -114,13 +114,13 @@ LEARNABLE = {
   "Sum": (
     0.5 * kernels.Sigmoid(0.3, 0.1) + kernels.Polynomial(1, 2.0),
     {
-      "terms.0.scale": 0.5,
-      "terms.0.kernel.scale": 0.3,
-      "terms.0.kernel.offset": 0.1,
-      "terms.1.balance": 2.0,
+      "terms_0_scale": 0.5,
+      "terms_0_inner_scale": 0.3,
+      "terms_0_inner_offset": 0.1,
+      "terms_1_balance": 2.0,
     },
   ),
-  "Negative": (-kernels.Polynomial(2, 0.5), {"kernel.balance": 0.5}),
+  "Negative": (-kernels.Polynomial(2, 0.5), {"inner_balance": 0.5}),
   "Chebyshev": (Chebyshev(0.5), {"weight": 0.5}),
   "Exponential": (Exponential(0.1, -0.2), {"rate": 0.1, "shift": -0.2}),
 }
@@ -128,9 +128,9 @@ UNBOUNDED = {
   "scale",
   "offset",
   "shift",
-  "terms.0.scale",
-  "terms.0.kernel.scale",
-  "terms.0.kernel.offset",
+  "terms_0_scale",
+  "terms_0_inner_scale",
+  "terms_0_inner_offset",
 }
 every_way_to_learn = pytest.mark.parametrize(
   "fields",

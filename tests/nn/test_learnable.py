@@ -217,7 +217,7 @@ def test_save_and_restore_learned_hyperparameters():
     same(apply(layer, restored, x), apply(layer, trained, x))
   # The parameter's name may hold dots; paths joined by another separator come apart again.
   flat = flatten_dict(trained, sep="/")
-  assert "params/terms.0.kernel.offset" in flat
+  assert "params/terms_0_inner_offset" in flat
   same(flax.traverse_util.unflatten_dict(flat, sep="/"), trained)
 
 
@@ -226,9 +226,9 @@ def test_a_tuple_of_names_chooses():
   kernel_fn = kernels.Polynomial(2, 0.5) + kernels.Sigmoid(0.2)
   for names in (
     (),
-    ("terms.0.balance",),
-    ("terms.1.offset", "terms.1.scale"),
-    ("terms.1.scale", "terms.0.balance"),
+    ("terms_0_balance",),
+    ("terms_1_offset", "terms_1_scale"),
+    ("terms_1_scale", "terms_0_balance"),
   ):
     layer = Kerv(2, (2, 2), kernel_fn=kernel_fn, learnable=names)
     variables = init(layer, x)

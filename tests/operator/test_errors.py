@@ -25,7 +25,7 @@ from tests.operator.cases import NHWC, ONE_PER_STATISTIC, kerv, operands
     (
       {"kernel_fn": kernels.L1() + kernels.Gaussian(np.ones(5))},
       ValueError,
-      ["`terms.1.gamma`", "6", "(5,)"],
+      ["`terms_1_gamma`", "6", "(5,)"],
     ),
     ({"lhs": np.ones((2, 6, 5, 4), int)}, TypeError, ["`lhs`", "int", "float32"]),
     ({"rhs": np.ones((3, 2, 2, 6), complex)}, TypeError, ["`rhs`", "complex", "float32"]),

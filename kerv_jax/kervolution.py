@@ -14,9 +14,9 @@ from kerv_jax._operator.shared import from_statistics
 from kerv_jax._operator.statistics import STATISTICS, convolve
 from kerv_jax.kernels.additive import PairStatistic
 from kerv_jax.kernels.base import Kernel, require_kernel
-from kerv_jax.kernels.builtin import Linear
-from kerv_jax.kernels.concatenate import require_features, split
+from kerv_jax.kernels.builtin import is_convolution
 from kerv_jax.kernels.pytree import map_leaves
+from kerv_jax.kernels.ranges import require_features, split
 
 __all__ = ["kerv_general_dilated"]
 
@@ -118,7 +118,7 @@ def kerv_general_dilated(
   convolution = functools.partial(
     convolve, options=options, preferred_element_type=options.preferred_element_type
   )
-  if chosen == "conv" and type(kernel_fn) is Linear:  # the convolution itself, bit for bit
+  if chosen == "conv" and is_convolution(kernel_fn):
     return convolution(lhs, rhs, out_sharding=out_sharding)
   require_per_feature(kernel_fn, options.features)
   kernel_fn = map_leaves(lambda leaf: jnp.asarray(leaf, options.compute_dtype), kernel_fn)

@@ -8,9 +8,9 @@ from jax import Array
 
 from kerv_jax._flax.constraints import from_raw, require_learnable
 from kerv_jax.kernels.base import Kernel, require_kernel
-from kerv_jax.kernels.concatenate import feature_counts
 from kerv_jax.kernels.names import current_name
 from kerv_jax.kernels.pytree import Constraint
+from kerv_jax.kernels.ranges import feature_counts
 
 
 def learnable_names(kernel_fn: Kernel, learnable: bool | Sequence[str]) -> tuple[str, ...]:

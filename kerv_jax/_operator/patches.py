@@ -12,13 +12,11 @@ from jax import Array
 
 from kerv_jax._operator.layout import channels_last, from_channels_last
 from kerv_jax._operator.options import Options
-from kerv_jax.kernels.base import Kernel
-from kerv_jax.kernels.concatenate import take_features
+from kerv_jax.kernels.base import Kernel, Range
+from kerv_jax.kernels.ranges import take_features
 
 
-def from_patches(
-  lhs: Array, rhs: Array, options: Options, parts: Sequence[tuple[int, int, Kernel]]
-) -> Array:
+def from_patches(lhs: Array, rhs: Array, options: Options, parts: Sequence[Range]) -> Array:
   """Kervolution by its definition, for any kernel function.
 
   Time and memory are those of all patches, and for a kernel that XLA cannot fuse of all pairs of
@@ -29,8 +27,7 @@ def from_patches(
     lhs: the input, in the layout of ``options``.
     rhs: the filters.
     options: the resolved options, without batch groups.
-    parts: first and last output feature (that one left out) of each range of them, and the kernel
-      of that range; its hyperparameters of shape () or with a value for each feature of the range.
+    parts: the ranges of output features, each with its kernel.
 
   Returns:
     The output, in its layout and in ``options.compute_dtype``.

@@ -37,16 +37,7 @@ from kerv_jax.kernels.additive import (
   MaxPlus,
   Minkowski,
 )
-from kerv_jax.kernels.base import (
-  AbsoluteDistanceKernel,
-  InnerProductKernel,
-  Kernel,
-  Negative,
-  Product,
-  Scaled,
-  SquaredDistanceKernel,
-  Sum,
-)
+from kerv_jax.kernels.base import Kernel, Negative, Product, Scaled, Sum
 from kerv_jax.kernels.builtin import (
   L1,
   L2,
@@ -71,6 +62,11 @@ from kerv_jax.kernels.definitions import (
   safe_sqrt,
 )
 from kerv_jax.kernels.names import with_current_names
+from kerv_jax.kernels.profiles import (
+  AbsoluteDistanceKernel,
+  InnerProductKernel,
+  SquaredDistanceKernel,
+)
 from kerv_jax.kernels.pytree import Hyperparameter, hyperparameter, static
 
 __all__ = [

@@ -4,20 +4,30 @@ import abc
 import functools
 import operator
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
-from kerv_jax.kernels.definitions import (
-  ABSOLUTE_DISTANCE,
-  INNER_PRODUCT,
-  SQUARED_DISTANCE,
-  at_least_float32,
-  define,
-)
+from kerv_jax.kernels.definitions import at_least_float32, define
 from kerv_jax.kernels.pytree import Hyperparameter, Node, child, hyperparameter
+
+
+class Range(NamedTuple):
+  """Output features, from ``start`` to before ``stop``, and the kernel function that they have.
+
+  A hyperparameter of that kernel is a scalar or has a value for each feature of the range.
+  """
+
+  start: int
+  stop: int
+  kernel: "Kernel"
+
+  @property
+  def size(self) -> int:
+    """The number of features."""
+    return self.stop - self.start
 
 
 class Kernel(Node):
@@ -63,6 +73,11 @@ class Kernel(Node):
       TypeError: if the kernel is not a function of patch statistics.
     """
     raise TypeError(f"{type(self).__name__} is not a function of patch statistics")
+
+  @property
+  def ranges(self) -> tuple[Range, ...]:
+    """The kernels that stand side by side here, each for its features; none in most kernels."""
+    return ()
 
   def __call__(self, x: Array, w: Array, /) -> Array:
     """``kappa(x, w)`` by its definition.
@@ -130,50 +145,7 @@ class Kernel(Node):
   __array_ufunc__ = None  # so that a NumPy number on the left leaves the operator to us
 
 
-class _ProfileKernel(Kernel):
-  """A scalar profile of one patch statistic."""
-
-  statistic: ClassVar[str]
-
-  @property
-  def statistics(self) -> tuple[str, ...]:
-    return (self.statistic,)
-
-  def from_statistics(self, statistics: Mapping[str, Array]) -> Array:
-    (name,) = self.statistics
-    return self.profile(statistics[name])
-
-  def profile(self, statistic: Array) -> Array:
-    """The kernel as a function of its statistic, pointwise.
-
-    Args:
-      statistic: any shape that broadcasts with the hyperparameters.
-
-    Returns:
-      The kernel's values, in the broadcast shape.
-    """
-    raise TypeError(f"{type(self).__name__} must define `profile`")
-
-
-class InnerProductKernel(_ProfileKernel):
-  """Base class of the functions of ``<x, w>``; define ``profile``."""
-
-  statistic: ClassVar[str] = INNER_PRODUCT
-
-
-class SquaredDistanceKernel(_ProfileKernel):
-  """Base class of the functions of ``sum (x - w)**2``; define ``profile``."""
-
-  statistic: ClassVar[str] = SQUARED_DISTANCE
-
-
-class AbsoluteDistanceKernel(_ProfileKernel):
-  """Base class of the functions of ``sum |x - w|``; define ``profile``."""
-
-  statistic: ClassVar[str] = ABSOLUTE_DISTANCE
-
-
-class _Composite(Kernel):
+class Composite(Kernel):
   """A function of other kernels; every statistic they share is computed once."""
 
   @property
@@ -187,6 +159,7 @@ class _Composite(Kernel):
 
   @property
   def statistics(self) -> tuple[str, ...] | None:
+    """Those of all the kernels; None if one of them has none."""
     names: dict[str, None] = {}
     for part in self._parts:
       if part.statistics is None:
@@ -195,9 +168,11 @@ class _Composite(Kernel):
     return tuple(names)
 
   def from_statistics(self, statistics: Mapping[str, Array]) -> Array:
+    """The value, from theirs."""
     return self._combine([part.from_statistics(statistics) for part in self._parts])
 
   def __call__(self, x: Array, w: Array, /) -> Array:
+    """``kappa(x, w)``, from theirs where one is no function of patch statistics."""
     if self.statistics is not None:
       return super().__call__(x, w)
     values = [part(x, w) for part in self._parts]
@@ -205,7 +180,7 @@ class _Composite(Kernel):
     return _broadcastable(self, rank, jnp.result_type(*values))._combine(values)
 
 
-class _Terms(_Composite):
+class _Terms(Composite):
   terms: tuple[Kernel, ...] = child()
 
   def __post_init__(self) -> None:
@@ -260,7 +235,7 @@ class Product(_Terms):
     return " * ".join(_factor(term, Sum, Product, Scaled) for term in self.terms)
 
 
-class Negative(_Composite):
+class Negative(Composite):
   """``-k``; written with ``-``.
 
   Attributes:
@@ -284,7 +259,7 @@ class Negative(_Composite):
     return f"-{_factor(self.kernel, Sum, Product, Scaled)}"
 
 
-class Scaled(_Composite):
+class Scaled(Composite):
   """``scale * k``; written with ``*``.
 
   Attributes:

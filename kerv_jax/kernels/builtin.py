@@ -6,12 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from kerv_jax.kernels.base import (
-  AbsoluteDistanceKernel,
-  InnerProductKernel,
-  Kernel,
-  SquaredDistanceKernel,
-)
+from kerv_jax.kernels.base import Kernel
 from kerv_jax.kernels.definitions import (
   ABSOLUTE_DISTANCE,
   ADDER_DISTANCE,
@@ -19,6 +14,11 @@ from kerv_jax.kernels.definitions import (
   INNER_PRODUCT,
   PATCH_SQUARED_NORM,
   safe_sqrt,
+)
+from kerv_jax.kernels.profiles import (
+  AbsoluteDistanceKernel,
+  InnerProductKernel,
+  SquaredDistanceKernel,
 )
 from kerv_jax.kernels.pytree import Hyperparameter, hyperparameter, static
 
@@ -29,6 +29,11 @@ class Linear(InnerProductKernel):
   def profile(self, statistic: Array) -> Array:
     """The inner product itself."""
     return statistic
+
+
+def is_convolution(kernel_fn: Kernel) -> bool:
+  """Whether kervolution with a kernel function is the convolution itself, bit for bit."""
+  return type(kernel_fn) is Linear
 
 
 class Polynomial(InnerProductKernel):

@@ -1,18 +1,19 @@
 """Several kernel functions side by side, each for a range of the output features."""
 
+import itertools
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jax import Array
 
-from kerv_jax.kernels.base import Kernel, _Composite, require_kernel
+from kerv_jax.kernels.base import Composite, Kernel, Range, require_kernel
 from kerv_jax.kernels.pytree import child, static
+from kerv_jax.kernels.ranges import require_features, take_features
 
 
-class Concatenate(_Composite):
+class Concatenate(Composite):
   """Kernels side by side: the first ``size`` output features are the first kernel's, and so on.
 
   Each statistic is computed once, for the features whose kernels need it.  A vector of
@@ -68,10 +69,10 @@ class Concatenate(_Composite):
     return sum(self.sizes or ())
 
   @property
-  def ranges(self) -> list[tuple[int, int, Kernel]]:
-    """First and last feature (that one left out) of each part, and the part."""
-    stops = [sum((self.sizes or ())[: i + 1]) for i in range(len(self.parts))]
-    return [(a, b, k) for a, b, k in zip([0, *stops], stops, self.parts, strict=False)]
+  def ranges(self) -> tuple[Range, ...]:
+    """The parts, each with its features."""
+    stops = list(itertools.accumulate(self.sizes or ()))
+    return tuple(map(Range, [0, *stops], stops, self.parts))
 
   @property
   def _parts(self) -> tuple[Kernel, ...]:
@@ -80,8 +81,8 @@ class Concatenate(_Composite):
   def _combine(self, values: list[Array]) -> Array:
     shape = jnp.broadcast_shapes(*(value.shape[:-1] for value in values))
     wide = [
-      jnp.broadcast_to(value, (*shape, stop - start))
-      for value, (start, stop, _) in zip(values, self.ranges, strict=True)
+      jnp.broadcast_to(value, (*shape, part.size))
+      for value, part in zip(values, self.ranges, strict=True)
     ]
     return jnp.concatenate(wide, axis=-1)
 
@@ -126,118 +127,5 @@ class Concatenate(_Composite):
     return take_features(value, start, stop, axis)
 
   def __repr__(self) -> str:
-    pairs = ", ".join(f"({stop - start}, {kernel!r})" for start, stop, kernel in self.ranges)
+    pairs = ", ".join(f"({part.size}, {part.kernel!r})" for part in self.ranges)
     return f"Concatenate([{pairs}])"
-
-
-def take_features(value: Array, start: int, stop: int, axis: int) -> Array:
-  """A range of the features of an array that has all of them along an axis, or one for all."""
-  if value.ndim == 0 or value.shape[axis] in (1, stop - start):
-    return value
-  return jax.lax.slice_in_dim(value, start, stop, axis=axis)
-
-
-def _operands(kernel: Kernel) -> tuple[list[Any], Any]:
-  """The hyperparameters and kernels that a kernel is made of, and how to make it of others."""
-  return jax.tree.flatten(kernel, is_leaf=lambda k: k is not kernel and isinstance(k, Kernel))
-
-
-def feature_counts(kernel: Kernel, features: int) -> dict[str, int]:
-  """How many output features each hyperparameter serves.
-
-  Args:
-    kernel: the kernel function.
-    features: number of output features of the whole.
-
-  Returns:
-    The number by the names of ``kernel.hyperparameters()``: ``features``, or that of the part of a
-    :class:`Concatenate` that the hyperparameter belongs to.
-  """
-  return dict(zip(kernel.hyperparameters(), _counts(kernel, features), strict=True))
-
-
-def _counts(kernel: Kernel, features: int) -> Iterator[int]:
-  if isinstance(kernel, Concatenate):
-    for start, stop, part in kernel.ranges:
-      yield from _counts(part, stop - start)
-  else:
-    for operand in _operands(kernel)[0]:
-      yield from _counts(operand, features) if isinstance(operand, Kernel) else (features,)
-
-
-def _cuts(kernel: Kernel) -> set[int]:
-  """The features that a part of a ``Concatenate``, anywhere in the kernel, starts with."""
-  if isinstance(kernel, Concatenate):
-    return {start + cut for start, _, part in kernel.ranges for cut in {0, *_cuts(part)}}
-  kernels = [operand for operand in _operands(kernel)[0] if isinstance(operand, Kernel)]
-  return {cut for operand in kernels for cut in _cuts(operand)}
-
-
-def _restricted(kernel: Kernel, start: int, stop: int) -> Kernel:
-  """The kernel of a range of features in which no part of a ``Concatenate`` ends."""
-  if isinstance(kernel, Concatenate):
-    ((first, part),) = [(a, k) for a, b, k in kernel.ranges if a <= start < b]
-    return _restricted(part, start - first, stop - first)
-  operands, tree = _operands(kernel)
-  restricted = [
-    _restricted(operand, start, stop)
-    if isinstance(operand, Kernel)
-    else take_features(jnp.asarray(operand), start, stop, 0)
-    for operand in operands
-  ]
-  return jax.tree.unflatten(tree, restricted)
-
-
-def split(kernel: Kernel, features: int) -> Sequence[tuple[int, int, Kernel]]:
-  """Writes a kernel as kernels without :class:`Concatenate` for ranges of the output features.
-
-  Args:
-    kernel: the kernel function, which may have a ``Concatenate`` anywhere inside.
-    features: number of output features.
-
-  Returns:
-    First and last feature (that one left out) of each range, and the kernel of that range with the
-    hyperparameters of its features; the kernel itself if there is nothing to split.
-  """
-  cuts = sorted({0, *_cuts(kernel)})
-  if not _cuts(kernel):
-    return [(0, features, kernel)]
-  return [
-    (start, stop, _restricted(kernel, start, stop))
-    for start, stop in zip(cuts, [*cuts[1:], features], strict=True)
-  ]
-
-
-def require_features(name: str, kernel: Kernel, features: int) -> None:
-  """Raises an error unless a kernel fits a number of output features.
-
-  Args:
-    name: the argument's name, for the message.
-    kernel: the kernel function.
-    features: number of output features.
-
-  Raises:
-    ValueError: for a hyperparameter that is neither a scalar nor has a value for each feature that
-      it serves, and for parts of a :class:`Concatenate` that are not as many as the features.
-  """
-  _require_sizes(name, kernel, features)
-  counts = feature_counts(kernel, features)
-  for path, value in kernel.hyperparameters().items():
-    shape = jnp.shape(value)
-    if shape not in ((), (counts[path],)):
-      raise ValueError(
-        f"`{path}` of `{name}` must be a scalar or have one value for each of the {counts[path]} "
-        f"output features, got shape {shape}"
-      )
-
-
-def _require_sizes(name: str, kernel: Kernel, features: int) -> None:
-  if isinstance(kernel, Concatenate) and kernel.features != features:
-    raise ValueError(
-      f"`{name}` has kernels for {kernel.features} output features where there are {features}: "
-      f"{kernel!r}"
-    )
-  # What is inside a Concatenate was checked when that was made.
-  for operand in () if isinstance(kernel, Concatenate) else _operands(kernel)[0]:
-    if isinstance(operand, Kernel):
-      _require_sizes(name, operand, features)

@@ -29,11 +29,26 @@ def require_space(inputs: Array, kernel_size: int | Sequence[int]) -> None:
     ValueError: if they do not.
   """
   rank = np.size(kernel_size)
-  if jnp.ndim(inputs) < rank + 1 or not 1 <= rank <= len(_LETTERS):
+  if jnp.ndim(inputs) < rank + 1 or rank < 1:
     raise ValueError(
       f"`inputs` must have shape (*batch, *space, in_features) with {rank} spatial dimensions "
       f"for `kernel_size` {kernel_size}, got shape {jnp.shape(inputs)}"
     )
+
+
+def require_groups(groups: int, what: str, number: int) -> None:
+  """Raises an error unless a number of groups divides a number of features.
+
+  Args:
+    groups: ``feature_group_count``.
+    what: what has the features, for the message.
+    number: number of features.
+
+  Raises:
+    ValueError: if it does not.
+  """
+  if groups < 1 or number % groups:
+    raise ValueError(f"`feature_group_count` must divide {what}, got {groups}")
 
 
 def masked(kernel: Array, mask: Any) -> Array:

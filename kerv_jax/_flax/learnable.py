@@ -7,10 +7,14 @@ import numpy as np
 from jax import Array
 
 from kerv_jax._flax.constraints import from_raw, require_learnable
+from kerv_jax.kernels import Polynomial
 from kerv_jax.kernels.base import Kernel, require_kernel
 from kerv_jax.kernels.names import current_name
 from kerv_jax.kernels.pytree import Constraint
 from kerv_jax.kernels.ranges import feature_counts
+
+CUBIC = Polynomial()
+"""The kernel function of a layer that is given none."""
 
 
 def learnable_names(kernel_fn: Kernel, learnable: bool | Sequence[str]) -> tuple[str, ...]:

@@ -4,11 +4,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import flax.linen as nn
+from flax.core import meta
 
 from kerv_jax._flax.learnable import plain_values
 from kerv_jax.kernels import Kernel
-from kerv_jax.nn.interception import rule_of
-from kerv_jax.nn.layers import Kervolutional
+from kerv_jax.nn.layers import KernelLayer
+from kerv_jax.nn.rules import rule_of
 from kerv_jax.nn.tracing import trace
 
 
@@ -45,7 +46,7 @@ def hyperparameters(
     module, rule = context.module, None
     # A lifted layer, such as nn.remat(KervConv), makes another call first, which has no path yet.
     if context.method_name == "__call__":
-      rule = module if isinstance(module, Kervolutional) else rule_of(module)
+      rule = module if isinstance(module, KernelLayer) else rule_of(module)
     if rule is not None and rule.learnable_names:
       layers[context.module.path] = (rule.kernel_fn, rule.learnable_names)
     return call(*call_args, **call_kwargs)
@@ -54,7 +55,7 @@ def hyperparameters(
     trace(model.apply, variables, *args, **kwargs)
   result: dict[str, Any] = {}
   for path, (kernel_fn, names) in layers.items():
-    params, target = variables["params"], result
+    params, target = meta.unbox(variables["params"]), result
     for part in path:
       params, target = params[part], target.setdefault(part, {})
     target.update(plain_values(params, kernel_fn, names))

@@ -8,8 +8,8 @@ import flax.linen as nn
 
 from kerv_jax._flax import selection
 from kerv_jax.kernels import Kernel
-from kerv_jax.nn.interception import Rule
 from kerv_jax.nn.kervolved import Kervolved, kervolved_class
+from kerv_jax.nn.rules import Rule
 
 _Model = TypeVar("_Model", bound=nn.Module)
 

@@ -12,7 +12,8 @@ import jax
 from jax.core import Tracer
 
 from kerv_jax._flax import selection
-from kerv_jax.nn.interception import Owner, Rule, Run, mark, running
+from kerv_jax.nn.interception import Run, running
+from kerv_jax.nn.rules import Owner, Rule, mark
 from kerv_jax.nn.tracing import trace
 
 _HEADER = ("path", "layer", "kernel function", "learnable")

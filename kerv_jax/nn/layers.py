@@ -12,19 +12,31 @@ from jax import Array, lax
 from kerv_jax._flax import forms
 from kerv_jax._flax.constraints import to_raw
 from kerv_jax._flax.learnable import (
+  CUBIC,
   learnable_names,
   require_options,
   require_start,
   with_parameters,
 )
-from kerv_jax.kernels import Kernel, Linear, Polynomial
+from kerv_jax.kernels import Kernel
+from kerv_jax.kernels.builtin import is_convolution
 from kerv_jax.kernels.pytree import Constraint
 from kerv_jax.kervolution import kerv_general_dilated, require_per_feature
 
 
-def operator(
-  module: Any, kernel_fn: Kernel, names: Sequence[str], per_feature: bool
-) -> Callable[..., jax.Array]:
+def _as_it_is(key: Array, value: Array) -> Array:
+  """The initializer of hyperparameters that leaves them at their value."""
+  del key
+  return value
+
+
+def learned_operator(
+  module: Any,
+  kernel_fn: Kernel,
+  names: Sequence[str],
+  per_feature: bool,
+  init: Callable[..., Any] = _as_it_is,
+) -> forms.Operator:
   """What a linen layer calls in place of ``lax.conv_general_dilated``.
 
   Args:
@@ -32,16 +44,17 @@ def operator(
     kernel_fn: the kernel function, with the initial values.
     names: the learnable hyperparameters.
     per_feature: whether each has one value per output feature.
+    init: as ``hyperparameter_init`` of :class:`KervConv`.
 
   Returns:
-    A function with the arguments of ``lax.conv_general_dilated``.
+    ``kerv_general_dilated`` with the current hyperparameters.
   """
 
-  def parameter(name: str, start: Any, constraint: Constraint) -> jax.Array:
-    def make(key: Any) -> jax.Array:
+  def parameter(name: str, start: np.ndarray, constraint: Constraint) -> Array:
+    def make(key: Array) -> Any:
       if module.has_variable("params", name):  # Flax asks for the shape alone
         return jnp.zeros(start.shape, module.param_dtype)
-      return to_raw(start, constraint, module.param_dtype)
+      return init(key, to_raw(start, constraint, module.param_dtype))
 
     return module.param(name, make)
 
@@ -50,17 +63,18 @@ def operator(
   return jax.tree_util.Partial(kerv_general_dilated, kernel_fn=current)
 
 
-class Kervolutional:
-  """Mixin of the linen layers with fields ``kernel_fn``, ``learnable`` and ``per_feature``."""
+class KernelLayer:
+  """What the layers have in common: a kernel function, and hyperparameters that learn."""
 
   features: int
   param_dtype: Any
   kernel_fn: Kernel
   learnable: bool | Sequence[str]
   per_feature: bool
+  hyperparameter_init: Callable[..., Any]
 
   def _check_kernel_fn(self) -> None:
-    """Checks the three fields, before anything is traced; for the end of ``__post_init__``."""
+    """Checks the fields of this class, before anything is traced."""
     names = require_options(
       self.kernel_fn,
       self.learnable,
@@ -69,6 +83,11 @@ class Kervolutional:
     )
     if not isinstance(self.learnable, bool):
       self.learnable = names
+    if not callable(self.hyperparameter_init):
+      raise TypeError(
+        "`hyperparameter_init` must be a function of (key, value), got "
+        f"{self.hyperparameter_init!r}"
+      )
     require_per_feature(self.kernel_fn, self.features)
     require_start(self.kernel_fn, names, self.param_dtype)
 
@@ -77,32 +96,58 @@ class Kervolutional:
     """Names of the hyperparameters that are parameters of the module."""
     return learnable_names(self.kernel_fn, self.learnable)
 
-  def _operator(self: Any) -> Callable[..., Array]:
+  def _operator(self) -> forms.Operator:
     """``kerv_general_dilated`` with the current hyperparameters, within ``__call__``."""
-    return operator(self, self.kernel_fn, self.learnable_names, self.per_feature)
+    return learned_operator(
+      self, self.kernel_fn, self.learnable_names, self.per_feature, self.hyperparameter_init
+    )
 
 
-class KervConv(Kervolutional, nn.Conv):
+class KervConv(KernelLayer, nn.Conv):
   """``flax.linen.Conv`` with a kernel function in place of the inner product.
 
-  Every option of ``nn.Conv`` is inherited, as are its parameters: ``kernel`` of shape
-  (*kernel_size, in_features // feature_group_count, features) and ``bias`` of shape (features,),
-  so a checkpoint of a convolution loads.  The bias is added outside the kernel function.
+  ``KervConv(16, (3, 3))`` is cubic: ``kernel_fn`` is ``Polynomial(degree=3, balance=1.0)`` unless
+  another is given.  Every option of ``nn.Conv`` is inherited, as are its parameters: ``kernel`` of
+  shape (*kernel_size, in_features // feature_group_count, features) and ``bias`` of shape
+  (features,), so a checkpoint of a convolution loads.  ``conv_general_dilated`` and
+  ``conv_general_dilated_cls`` are no options: this layer is that choice.
 
   The parameter of a learnable hyperparameter has the hyperparameter's name and shape (), or
   (features,) if ``per_feature``.  One that must be positive is stored as ``r`` with value
-  ``softplus(r)``, never below 1e-9, so no optimiser step can make it negative (one that takes it
-  all the way down leaves it there: its gradient is 0); :func:`hyperparameters` reads the plain
+  ``softplus(r)``, never below 1e-9, so no step of an optimizer can make it negative (one that takes
+  it all the way down leaves it there: its gradient is 0); :func:`hyperparameters` reads the plain
   values back.
 
   Attributes:
-    kernel_fn: the kernel function, with the hyperparameters' (initial) values.
-    learnable: True makes every hyperparameter of ``kernel_fn`` a parameter of the module, a tuple
-      such as ``("balance",)`` those it names; those of inner kernels of a sum or product are named
-      by path, such as ``"terms_0_gamma"``.
+    features: number of output features.
+    kernel_size: the window: one size for each spatial dimension, or an integer for one.
+    strides: steps of the window along each spatial dimension; an integer for all, None for 1.
+    padding: "SAME", "VALID", "CIRCULAR" (periodic), "REFLECT" (mirrored), "CAUSAL" (only on the
+      left, for one spatial dimension), an integer for all sides, or a pair (low, high) for each
+      dimension.  Zeros are data for a distance: a padded tap adds ``|0 - w|``.
+    input_dilation: spacing of the input's elements, with zeros between them; an integer for all
+      dimensions or one for each.
+    kernel_dilation: spacing of the window's taps; an integer for all dimensions or one for each.
+    feature_group_count: number of groups of features: each group of output features sees only its
+      group of input features.
+    use_bias: whether a bias is added, outside the kernel function.
+    mask: factors for the weights, of their shape, such as 0 and 1; None for none.
+    dtype: of the computation; None promotes that of the inputs and parameters.
+    param_dtype: of the parameters, those of learnable hyperparameters included.
+    precision: of the products; None is the backend's default for inner products, and
+      ``jax.lax.Precision.HIGHEST`` for squared distances, which cancel.
+    kernel_init: initializer of the weights.
+    bias_init: initializer of the bias.
+    promote_dtype: function that brings inputs and parameters to one dtype.
+    kernel_fn: the kernel function, with the hyperparameters' (initial) values; the default is the
+      cubic polynomial.
+    learnable: True makes every hyperparameter of ``kernel_fn`` a parameter, a tuple such as
+      ``("balance",)`` those that it names, inner kernels' by path, such as ``"terms_0_gamma"``.
     per_feature: one learnable value per output feature instead of one for all.
-    features, kernel_size, and the rest: as in ``flax.linen.Conv``, except that there is no
-      ``conv_general_dilated`` and no ``conv_general_dilated_cls``: this layer is that choice.
+    hyperparameter_init: called with a random key and the value that the parameter of a learnable
+      hyperparameter starts from, returns that parameter; to shard those ``per_feature`` over a mesh
+      axis: ``nn.with_partitioning(lambda key, value: value, ("model",))``.
+    name: of the module, and so of its part of the variables.
 
   Raises:
     TypeError: for a ``kernel_fn``, ``learnable`` or ``per_feature`` of the wrong type.
@@ -128,24 +173,23 @@ class KervConv(Kervolutional, nn.Conv):
     3.4.
   """
 
-  kernel_fn: Kernel = Polynomial()
+  kernel_fn: Kernel = CUBIC
   learnable: bool | Sequence[str] = False
   per_feature: bool = False
+  hyperparameter_init: Callable[..., Any] = _as_it_is
   # The operator is this class's own, so neither is a field here.
   conv_general_dilated: ClassVar[Any] = None
   conv_general_dilated_cls: ClassVar[Any]  # pyright: ignore[reportRedeclaration]
 
   def __post_init__(self) -> None:
     """Checks the fields of this class, before anything is traced."""
-    self._require_groups_divide("output `features`", self.features)
+    self._require_groups(f"the {self.features} output `features`", self.features)
     self._check_kernel_fn()
     super().__post_init__()
 
   @nn.nowrap
-  def _require_groups_divide(self, what: str, number: int) -> None:
-    groups = self.feature_group_count
-    if groups < 1 or number % groups:
-      raise ValueError(f"`feature_group_count` must divide the {number} {what}, got {groups}")
+  def _require_groups(self, what: str, number: int) -> None:
+    forms.require_groups(self.feature_group_count, what, number)
 
   @nn.nowrap  # the checks are no call of their own to interceptors, summaries and scopes
   def __call__(self, inputs: Array) -> Array:
@@ -158,13 +202,9 @@ class KervConv(Kervolutional, nn.Conv):
     Returns:
       Shape (*batch, *out_space, features).
     """
-    kernel_size = np.atleast_1d(self.kernel_size)
-    if jnp.ndim(inputs) < len(kernel_size) + 1:
-      raise ValueError(
-        f"`inputs` must have shape (*batch, *space, in_features) with {len(kernel_size)} spatial "
-        f"dimensions for `kernel_size` {self.kernel_size}, got shape {jnp.shape(inputs)}"
-      )
-    self._require_groups_divide("features of `inputs`", jnp.shape(inputs)[-1])
+    forms.require_space(inputs, self.kernel_size)
+    channels = jnp.shape(inputs)[-1]
+    self._require_groups(f"the {channels} features of `inputs`", channels)
     return super().__call__(inputs)
 
   @nn.nowrap
@@ -173,7 +213,7 @@ class KervConv(Kervolutional, nn.Conv):
     return self._operator()
 
 
-class _OverDilatedInput(Kervolutional, nn.ConvTranspose):
+class _OverDilatedInput(KernelLayer, nn.ConvTranspose):
   """``nn.ConvTranspose`` by its definition as a kervolution."""
 
   @nn.compact
@@ -194,6 +234,7 @@ class _OverDilatedInput(Kervolutional, nn.ConvTranspose):
 class KervConvTranspose(_OverDilatedInput):
   r"""``flax.linen.ConvTranspose`` with a kernel function in place of the inner product.
 
+  Like :class:`KervConv` it is cubic unless it is given a ``kernel_fn``.
   ``nn.ConvTranspose`` is a convolution of stride 1 over the *dilated* input, which has
   ``stride - 1`` zeros after each element.  This is the kervolution of stride 1 over that same
   input, padded as there; with ``Linear()`` it is ``nn.ConvTranspose`` bit for bit.
@@ -210,14 +251,34 @@ class KervConvTranspose(_OverDilatedInput):
   divide adds another.
 
   Attributes:
-    kernel_fn: the kernel function, with the hyperparameters' (initial) values.
-    learnable: as of :class:`kerv_jax.nn.KervConv`.
-    per_feature: likewise.
-    features, kernel_size, and the rest: as in ``flax.linen.ConvTranspose``, with the parameters
-      ``kernel``, shape (*kernel_size, in_features, features), or (*kernel_size, features,
-      in_features) if ``transpose_kernel``, and ``bias``, shape (features,).  ``padding``
-      "CIRCULAR" continues the dilated input periodically, and the output is ``strides`` times as
+    features: number of output features.
+    kernel_size: the window: one size for each spatial dimension, or an integer for one.
+    strides: spacing of the input's elements, and so the factor by which the output is larger.
+    padding: "SAME", "VALID", an integer, or a pair (low, high) for each dimension: of the
+      dilated input; "CIRCULAR" continues it periodically, and the output is ``strides`` times as
       large as the input.
+    kernel_dilation: spacing of the window's taps; an integer for all dimensions or one for each.
+    use_bias: whether a bias is added, outside the kernel function.
+    mask: factors for the weights, of their shape, such as 0 and 1; None for none.
+    dtype: of the computation; None promotes that of the inputs and parameters.
+    param_dtype: of the parameters, those of learnable hyperparameters included.
+    precision: of the products; None is the backend's default for inner products, and
+      ``jax.lax.Precision.HIGHEST`` for squared distances, which cancel.
+    kernel_init: initializer of the weights.
+    bias_init: initializer of the bias.
+    transpose_kernel: whether the window is turned around and the weights have shape
+      (*kernel_size, features, in_features).
+    promote_dtype: function that brings inputs and parameters to one dtype.
+    preferred_element_type: dtype of the result of the kervolution; None for that of its operands.
+    kernel_fn: the kernel function, with the hyperparameters' (initial) values; the default is the
+      cubic polynomial.
+    learnable: True makes every hyperparameter of ``kernel_fn`` a parameter, a tuple such as
+      ``("balance",)`` those that it names, inner kernels' by path, such as ``"terms_0_gamma"``.
+    per_feature: one learnable value per output feature instead of one for all.
+    hyperparameter_init: called with a random key and the value that the parameter of a learnable
+      hyperparameter starts from, returns that parameter; to shard those ``per_feature`` over a mesh
+      axis: ``nn.with_partitioning(lambda key, value: value, ("model",))``.
+    name: of the module, and so of its part of the variables.
 
   Raises:
     TypeError: for a ``kernel_fn``, ``learnable`` or ``per_feature`` of the wrong type.
@@ -236,9 +297,10 @@ class KervConvTranspose(_OverDilatedInput):
     (2, 10, 12, 8)
   """
 
-  kernel_fn: Kernel = Polynomial()
+  kernel_fn: Kernel = CUBIC
   learnable: bool | Sequence[str] = False
   per_feature: bool = False
+  hyperparameter_init: Callable[..., Any] = _as_it_is
 
   def __post_init__(self) -> None:
     """Checks the fields of this class, before anything is traced."""
@@ -256,26 +318,40 @@ class KervConvTranspose(_OverDilatedInput):
       Shape (*batch, *out_space, features).
     """
     forms.require_space(inputs, self.kernel_size)
-    if type(self.kernel_fn) is Linear:
+    if is_convolution(self.kernel_fn):
       return nn.ConvTranspose.__call__(self, inputs)
     return super().__call__(inputs)
 
 
-class KervDense(Kervolutional, nn.Dense):
+class KervDense(KernelLayer, nn.Dense):
   """``flax.linen.Dense`` with a kernel function in place of the inner product.
 
+  Like :class:`KervConv` it is cubic unless it is given a ``kernel_fn``.
   Output feature o of an input x is ``kappa(x, kernel[:, o]) + bias[o]``: the case of a window of
   one, as an idea that needs no windows.  With ``Gaussian`` it is a layer of radial basis functions,
-  with ``-L2(squared=True)`` one of nearest prototypes, with ``Cosine`` a normalised classifier.
-  With ``Linear()`` it is ``nn.Dense`` bit for bit.
+  with ``-L2(squared=True)`` one of nearest prototypes, with ``Cosine`` a normalized classifier.
+  With ``Linear()`` it is ``nn.Dense`` bit for bit.  ``dot_general`` and ``dot_general_cls`` are no
+  options: this layer is that choice.
 
   Attributes:
-    kernel_fn: the kernel function, with the hyperparameters' (initial) values.
-    learnable: as of :class:`kerv_jax.nn.KervConv`.
-    per_feature: likewise.
-    features, use_bias, and the rest: as in ``flax.linen.Dense``, with the parameters ``kernel``,
-      shape (in_features, features), and ``bias``, shape (features,), except that there is no
-      ``dot_general`` and no ``dot_general_cls``: this layer is that choice.
+    features: number of output features.
+    use_bias: whether a bias is added, outside the kernel function.
+    dtype: of the computation; None promotes that of the inputs and parameters.
+    param_dtype: of the parameters, those of learnable hyperparameters included.
+    precision: of the products; None is the backend's default for inner products, and
+      ``jax.lax.Precision.HIGHEST`` for squared distances, which cancel.
+    kernel_init: initializer of the weights.
+    bias_init: initializer of the bias.
+    promote_dtype: function that brings inputs and parameters to one dtype.
+    kernel_fn: the kernel function, with the hyperparameters' (initial) values; the default is the
+      cubic polynomial.
+    learnable: True makes every hyperparameter of ``kernel_fn`` a parameter, a tuple such as
+      ``("balance",)`` those that it names, inner kernels' by path, such as ``"terms_0_gamma"``.
+    per_feature: one learnable value per output feature instead of one for all.
+    hyperparameter_init: called with a random key and the value that the parameter of a learnable
+      hyperparameter starts from, returns that parameter; to shard those ``per_feature`` over a mesh
+      axis: ``nn.with_partitioning(lambda key, value: value, ("model",))``.
+    name: of the module, and so of its part of the variables.
 
   Raises:
     TypeError: for a ``kernel_fn``, ``learnable`` or ``per_feature`` of the wrong type.
@@ -294,9 +370,10 @@ class KervDense(Kervolutional, nn.Dense):
     (4, 10)
   """
 
-  kernel_fn: Kernel = Polynomial()
+  kernel_fn: Kernel = CUBIC
   learnable: bool | Sequence[str] = False
   per_feature: bool = False
+  hyperparameter_init: Callable[..., Any] = _as_it_is
   # The product is this class's own, so neither is a field here.
   dot_general: ClassVar[Any] = None
   dot_general_cls: ClassVar[Any]  # pyright: ignore[reportRedeclaration]
@@ -309,6 +386,6 @@ class KervDense(Kervolutional, nn.Dense):
   @nn.nowrap
   def dot_general_cls(self) -> Callable[..., Array]:  # pyright: ignore
     """The product that ``nn.Dense`` calls, with the current hyperparameters."""
-    if type(self.kernel_fn) is Linear:
+    if is_convolution(self.kernel_fn):
       return lax.dot_general
     return forms.dense_product(self._operator())

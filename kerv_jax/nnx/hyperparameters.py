@@ -5,7 +5,7 @@ from typing import Any
 from flax import nnx
 
 from kerv_jax._flax.learnable import plain_values
-from kerv_jax.nnx.layers import Kervolutional
+from kerv_jax.nnx.layers import KernelLayer
 from kerv_jax.nnx.traversal import modules
 
 
@@ -34,6 +34,6 @@ def hyperparameters(model: nnx.Module) -> dict[str, Any]:
       layer.kernel_spec.kernel_fn,
       layer.kernel_spec.names,
     )
-    for paths, layer in modules(model, Kervolutional)
+    for paths, layer in modules(model, KernelLayer)
     if layer.kernel_spec.names
   }

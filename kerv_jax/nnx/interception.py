@@ -5,16 +5,16 @@ from typing import Any
 
 from flax import nnx
 
-from kerv_jax.nnx.layers import KervConv, Kervolution, Kervolutional, asking
+from kerv_jax.nnx.layers import KernelConv, KernelLayer, KervConv
 
 
 def _blank(cls: type) -> Any:
   """An object without attributes: what unpickling starts from."""
-  return object.__new__(kervolution_of(cls))
+  return object.__new__(kervolved_class(cls))
 
 
 @functools.cache
-def kervolution_of(cls: Any) -> Any:
+def kervolved_class(cls: Any) -> Any:
   """The class that a convolution of a class becomes.
 
   Args:
@@ -26,15 +26,14 @@ def kervolution_of(cls: Any) -> Any:
   if cls is nnx.Conv:
     return KervConv
 
+  def asked(self: Any, *args: Any, **options: Any) -> Any:
+    """As of :class:`KervConv`; notes that the class calls it."""
+    made._asks = True
+    return KernelConv.conv_general_dilated(self, *args, **options)
+
   def checked_call(self: Any, *args: Any, **kwargs: Any) -> Any:
-    around, asking.classes = asking.classes, set()
-    try:
-      out = cls.__call__(self, *args, **kwargs)
-    finally:
-      asked, asking.classes = asking.classes, around | asking.classes
-    if made in asked:
-      made._asked = True  # its program may be cached from now on
-    elif not made._asked:
+    out = cls.__call__(self, *args, **kwargs)
+    if not made._asks:  # nor has in an earlier call, whose program may be cached
       raise ValueError(
         f"the convolution of {cls.__name__} cannot be replaced: it does not call its "
         "`conv_general_dilated` as flax.nnx.Conv does"
@@ -48,9 +47,9 @@ def kervolution_of(cls: Any) -> Any:
 
   namespace = {name: getattr(cls, name) for name in ("__module__", "__qualname__", "__doc__")}
   namespace["__reduce_ex__"] = reduced
-  namespace["kernel_fn"] = vars(Kervolutional)["kernel_fn"]
-  namespace["conv_general_dilated"] = vars(Kervolution)["conv_general_dilated"]
+  namespace["kernel_fn"] = vars(KernelLayer)["kernel_fn"]
+  namespace["conv_general_dilated"] = asked
   if cls.__call__ is not nnx.Conv.__call__:
     namespace["__call__"] = functools.wraps(cls.__call__)(checked_call)
-  made = type(cls)(cls.__name__, (cls, Kervolution), {**namespace, "_asked": False})
+  made = type(cls)(cls.__name__, (cls, KernelConv), {**namespace, "_asks": False})
   return made

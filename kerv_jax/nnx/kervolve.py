@@ -11,8 +11,8 @@ from jax.core import Tracer
 from kerv_jax._flax import selection
 from kerv_jax._flax.learnable import require_options
 from kerv_jax.kernels import Kernel
-from kerv_jax.nnx.interception import kervolution_of
-from kerv_jax.nnx.layers import Kervolution, Kervolutional
+from kerv_jax.nnx.interception import kervolved_class
+from kerv_jax.nnx.layers import KernelConv, KernelLayer
 from kerv_jax.nnx.traversal import modules
 
 _Model = TypeVar("_Model", bound=nnx.Module)
@@ -94,19 +94,20 @@ def kervolve(
   require_options(kernel_fn, learnable, per_feature, lambda name: False)
   result = _copied(model)
   layers = modules(result, nnx.Conv)
-  left = [(paths, m) for paths, m in layers if not isinstance(m, Kervolution)]
+  left = [(paths, m) for paths, m in layers if not isinstance(m, KernelConv)]
   chosen: dict[int, Any] = {}
   for entry in entries:
     hits = [m for paths, m in left if any(selection.matches(entry, path, m) for path in paths)]
     if not hits:
       found = {paths[0]: selection.layer_text(m, m.out_features) for paths, m in left}
-      already = [paths[0] for paths, m in layers if isinstance(m, Kervolution)]
+      already = [paths[0] for paths, m in layers if isinstance(m, KernelConv)]
       raise ValueError(selection.nothing_chosen(entry, found, already))
     chosen |= {id(m): m for m in hits}
   for layer in chosen.values():
-    object.__setattr__(layer, "__class__", kervolution_of(type(layer)))
+    object.__setattr__(layer, "__class__", kervolved_class(type(layer)))
     shape = layer.kernel.shape  # of abstract weights too; nnx.vmap has stacked them on the front
-    layer.start(kernel_fn, learnable, per_feature, shape[: len(shape) - len(layer.kernel_shape)])
+    lead = shape[: len(shape) - len(layer.kernel_shape)]
+    layer.set_kernel_fn(kernel_fn, learnable, per_feature, lead=lead)
   return result
 
 
@@ -141,6 +142,6 @@ def summary(model: nnx.Module) -> str:
       repr(layer.kernel_spec.kernel_fn),
       ", ".join(layer.kernel_spec.names) or "-",
     )
-    for paths, layer in modules(model, Kervolutional)
+    for paths, layer in modules(model, KernelLayer)
   ]
   return selection.table(rows, ("path", "layer", "kernel function", "learnable"))

@@ -1,22 +1,26 @@
 """Kervolutional layers for Flax NNX."""
 
-import threading
-from collections.abc import Sequence
+import types
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from flax.nnx.nn import dtypes, linear
 from jax import Array, lax
 
 from kerv_jax._flax import forms
 from kerv_jax._flax.constraints import to_raw
-from kerv_jax._flax.learnable import require_options, require_start, with_parameters
-from kerv_jax.kernels import Kernel, Linear, Polynomial
+from kerv_jax._flax.learnable import CUBIC, require_options, require_start, with_parameters
+from kerv_jax.kernels import Kernel
+from kerv_jax.kernels.builtin import is_convolution
 from kerv_jax.kernels.pytree import Constraint
 from kerv_jax.kervolution import kerv_general_dilated, require_per_feature
 
-_CUBIC = Polynomial()
+Padding = str | int | Sequence[int | tuple[int, int]]
+_NONE: Mapping[str, Any] = types.MappingProxyType({})
 
 
 class _Constant:
@@ -38,23 +42,18 @@ class _Constant:
     return repr(self.kernel_fn)
 
 
-class _Asking(threading.local):
-  """Classes of convolutions that have asked for a kervolution, in this thread."""
-
-  def __init__(self) -> None:
-    self.classes: set[type] = set()
-
-
-asking = _Asking()
-
-
-class Kervolutional:
+class KernelLayer:
   """Mixin of the NNX layers with a kernel function and hyperparameters that learn."""
 
   __slots__ = ()  # with that, and as a second base, a convolution can become one in place
 
-  def start(
-    self: Any, kernel_fn: Kernel, learnable: Any, per_feature: Any, lead: tuple[int, ...] = ()
+  def set_kernel_fn(
+    self: Any,
+    kernel_fn: Kernel,
+    learnable: Any,
+    per_feature: Any,
+    metadata: Mapping[str, Any] = _NONE,
+    lead: tuple[int, ...] = (),
   ) -> None:
     """Takes the kernel function and makes the parameters of its learnable hyperparameters.
 
@@ -62,6 +61,7 @@ class Kervolutional:
       kernel_fn: as of :class:`KervConv`.
       learnable: likewise.
       per_feature: likewise.
+      metadata: likewise ``hyperparameter_metadata``.
       lead: shape in front of that of the parameters, of a layer that `nnx.vmap` has stacked.
     """
     own = vars(self).get("conv_general_dilated", lax.conv_general_dilated)
@@ -82,7 +82,7 @@ class Kervolutional:
     def parameter(name: str, start: Any, constraint: Constraint) -> Array:
       start = np.broadcast_to(start, lead + start.shape)
       raw = to_raw(start, constraint, self.param_dtype)
-      setattr(self, name, nnx.Param(raw))
+      setattr(self, name, nnx.Param(raw, **(metadata if per_feature else {})))
       return raw
 
     features = self.out_features if per_feature else None
@@ -96,23 +96,28 @@ class Kervolutional:
       spec.kernel_fn, spec.names, None, lambda name, start, constraint: getattr(self, name)[...]
     )
 
+  def _operator(self) -> forms.Operator:
+    """``kerv_general_dilated`` with the current hyperparameters."""
+    return jax.tree_util.Partial(kerv_general_dilated, kernel_fn=self.kernel_fn)
 
-class Kervolution(Kervolutional):
+
+class KernelConv(KernelLayer):
   """What makes a subclass of ``nnx.Conv`` a kervolution: its operator."""
 
   __slots__ = ()
 
   def conv_general_dilated(self, *args: Any, **options: Any) -> Array:
     """What ``nnx.Conv`` calls, in place of ``lax.conv_general_dilated``, with its arguments."""
-    asking.classes.add(type(self))
-    return kerv_general_dilated(*args, **options, kernel_fn=self.kernel_fn)
+    return self._operator()(*args, **options)
 
 
-class KervConv(nnx.Conv, Kervolution):
+class KervConv(nnx.Conv, KernelConv):
   """``flax.nnx.Conv`` with a kernel function in place of the inner product.
 
-  Every option of ``nnx.Conv`` is inherited, as are its parameters ``kernel`` and ``bias``; the
-  bias is added outside the kernel function.  From the same weights it computes what
+  ``KervConv(3, 16, (3, 3), rngs=rngs)`` is cubic: ``kernel_fn`` is ``Polynomial(degree=3,
+  balance=1.0)`` unless another is given.  Every option of ``nnx.Conv`` is there but
+  ``conv_general_dilated``, which this layer is a choice of, as are its parameters ``kernel`` and
+  ``bias``.  From the same weights it computes what
   :class:`kerv_jax.nn.KervConv` does, whose parameters have the same names, shapes and values: a
   learnable hyperparameter is an ``nnx.Param`` of its own name, of shape () or (out_features,), and
   one that must be positive is stored as ``r`` with value ``softplus(r)``.  ``kernel_fn`` has the
@@ -121,15 +126,36 @@ class KervConv(nnx.Conv, Kervolution):
   Args:
     in_features: number of input features.
     out_features: number of output features.
-    kernel_size: the window, an integer or a sequence of them.
-    strides: as of ``nnx.Conv``.
-    kernel_fn: the kernel function, with the hyperparameters' (initial) values.
-    learnable: True makes every hyperparameter of ``kernel_fn`` a parameter of the module, a tuple
-      such as ``("balance",)`` those it names; those of inner kernels of a sum or product are named
-      by path, such as ``"terms_0_gamma"``.
-    per_feature: one learnable value per output feature instead of one for all.
+    kernel_size: the window: one size for each spatial dimension, or an integer for one.
+    strides: steps of the window along each spatial dimension; an integer for all, None for 1.
+    padding: "SAME", "VALID", "CIRCULAR" (periodic), "REFLECT" (mirrored), "CAUSAL" (only on the
+      left, for one spatial dimension), an integer for all sides, or a pair (low, high) for each
+      dimension.  Zeros are data for a distance: a padded tap adds ``|0 - w|``.
+    input_dilation: spacing of the input's elements, with zeros between them; an integer for all
+      dimensions or one for each.
+    kernel_dilation: spacing of the window's taps; an integer for all dimensions or one for each.
+    feature_group_count: number of groups of features: each group of output features sees only its
+      group of input features.
+    use_bias: whether a bias is added, outside the kernel function.
+    mask: factors for the weights, of their shape, such as 0 and 1; None for none.
+    dtype: of the computation; None promotes that of the inputs and parameters.
+    param_dtype: of the parameters, those of learnable hyperparameters included.
+    precision: of the products; None is the backend's default for inner products, and
+      ``jax.lax.Precision.HIGHEST`` for squared distances, which cancel.
+    kernel_init: initializer of the weights.
+    bias_init: initializer of the bias.
+    promote_dtype: function that brings inputs and parameters to one dtype.
+    preferred_element_type: dtype of the result of the kervolution; None for that of its operands.
     rngs: for the initial weights.
-    **options: the others of ``nnx.Conv``, but ``conv_general_dilated``: this layer is that choice.
+    kernel_metadata: of the ``nnx.Param`` of the weights, such as ``out_sharding``.
+    bias_metadata: of the ``nnx.Param`` of the bias, such as ``out_sharding``.
+    kernel_fn: the kernel function, with the hyperparameters' (initial) values; the default is the
+      cubic polynomial.
+    learnable: True makes every hyperparameter of ``kernel_fn`` a parameter, a tuple such as
+      ``("balance",)`` those that it names, inner kernels' by path, such as ``"terms_0_gamma"``.
+    per_feature: one learnable value per output feature instead of one for all.
+    hyperparameter_metadata: of the ``nnx.Param`` of the learnable hyperparameters, where these are
+      ``per_feature``.
 
   Raises:
     TypeError: for a ``kernel_fn``, ``learnable`` or ``per_feature`` of the wrong type.
@@ -154,7 +180,7 @@ class KervConv(nnx.Conv, Kervolution):
     0.050
 
   Reference:
-    Wang et al., "Kervolutional Neural Networks", CVPR 2019; learnable hyperparameters: section
+    Wang et al., "KernelLayer Neural Networks", CVPR 2019; learnable hyperparameters: section
     3.4.
   """
 
@@ -165,25 +191,58 @@ class KervConv(nnx.Conv, Kervolution):
     kernel_size: int | Sequence[int],
     strides: int | Sequence[int] | None = 1,
     *,
-    kernel_fn: Kernel = _CUBIC,
+    padding: Padding = "SAME",
+    input_dilation: int | Sequence[int] | None = 1,
+    kernel_dilation: int | Sequence[int] | None = 1,
+    feature_group_count: int = 1,
+    use_bias: bool = True,
+    mask: Array | None = None,
+    dtype: Any = None,
+    param_dtype: Any = jnp.float32,
+    precision: Any = None,
+    kernel_init: Callable[..., Any] = linear.default_kernel_init,
+    bias_init: Callable[..., Any] = linear.default_bias_init,
+    promote_dtype: Callable[..., Any] = dtypes.promote_dtype,
+    preferred_element_type: Any = None,
+    rngs: nnx.Rngs,
+    kernel_metadata: Mapping[str, Any] = _NONE,
+    bias_metadata: Mapping[str, Any] = _NONE,
+    kernel_fn: Kernel = CUBIC,
     learnable: bool | Sequence[str] = False,
     per_feature: bool = False,
-    rngs: nnx.Rngs,
-    **options: Any,
+    hyperparameter_metadata: Mapping[str, Any] = _NONE,
   ) -> None:
-    if "conv_general_dilated" in options:
-      raise TypeError("KervConv has no `conv_general_dilated`: `kernel_fn` makes it")
-    groups = options.get("feature_group_count", 1)
-    for name, number in (("in_features", in_features), ("out_features", out_features)):
-      if groups < 1 or number % groups:
-        raise ValueError(f"`feature_group_count` must divide `{name}` {number}, got {groups}")
-    super().__init__(in_features, out_features, kernel_size, strides, rngs=rngs, **options)
-    self.start(kernel_fn, learnable, per_feature)
+    for what, number in (("in_features", in_features), ("out_features", out_features)):
+      forms.require_groups(feature_group_count, f"`{what}` {number}", number)
+    super().__init__(
+      in_features,
+      out_features,
+      kernel_size,
+      strides,
+      padding=padding,
+      input_dilation=input_dilation,
+      kernel_dilation=kernel_dilation,
+      feature_group_count=feature_group_count,
+      use_bias=use_bias,
+      mask=mask,
+      dtype=dtype,
+      param_dtype=param_dtype,
+      precision=precision,
+      kernel_init=kernel_init,
+      bias_init=bias_init,
+      promote_dtype=promote_dtype,
+      preferred_element_type=preferred_element_type,
+      rngs=rngs,
+      kernel_metadata=kernel_metadata,
+      bias_metadata=bias_metadata,
+    )
+    self.set_kernel_fn(kernel_fn, learnable, per_feature, hyperparameter_metadata)
 
 
-class KervConvTranspose(nnx.ConvTranspose, Kervolutional):
+class KervConvTranspose(nnx.ConvTranspose, KernelLayer):
   """``flax.nnx.ConvTranspose`` with a kernel function in place of the inner product.
 
+  Like :class:`KervConv` it is cubic unless it is given a ``kernel_fn``.
   A kervolution of stride 1 over the dilated input, whose inserted zeros are data for a distance
   kernel: :class:`kerv_jax.nn.KervConvTranspose` has the definition and what follows from it.  From
   the same weights the two compute the same; with ``Linear()`` it is ``nnx.ConvTranspose`` bit for
@@ -192,13 +251,34 @@ class KervConvTranspose(nnx.ConvTranspose, Kervolutional):
   Args:
     in_features: number of input features.
     out_features: number of output features.
-    kernel_size: the window, an integer or a sequence of them.
-    strides: as of ``nnx.ConvTranspose``.
-    kernel_fn: the kernel function, with the hyperparameters' (initial) values.
-    learnable: as of :class:`kerv_jax.nnx.KervConv`.
-    per_feature: likewise.
+    kernel_size: the window: one size for each spatial dimension, or an integer for one.
+    strides: spacing of the input's elements, and so the factor by which the output is larger.
+    padding: "SAME", "VALID", an integer, or a pair (low, high) for each dimension: of the
+      dilated input; "CIRCULAR" continues it periodically, and the output is ``strides`` times as
+      large as the input.
+    kernel_dilation: spacing of the window's taps; an integer for all dimensions or one for each.
+    use_bias: whether a bias is added, outside the kernel function.
+    mask: factors for the weights, of their shape, such as 0 and 1; None for none.
+    dtype: of the computation; None promotes that of the inputs and parameters.
+    param_dtype: of the parameters, those of learnable hyperparameters included.
+    precision: of the products; None is the backend's default for inner products, and
+      ``jax.lax.Precision.HIGHEST`` for squared distances, which cancel.
+    kernel_init: initializer of the weights.
+    bias_init: initializer of the bias.
+    transpose_kernel: whether the window is turned around and the weights have shape
+      (*kernel_size, out_features, in_features).
+    promote_dtype: function that brings inputs and parameters to one dtype.
+    preferred_element_type: dtype of the result of the kervolution; None for that of its operands.
     rngs: for the initial weights.
-    **options: the others of ``nnx.ConvTranspose``.
+    kernel_metadata: of the ``nnx.Param`` of the weights, such as ``out_sharding``.
+    bias_metadata: of the ``nnx.Param`` of the bias, such as ``out_sharding``.
+    kernel_fn: the kernel function, with the hyperparameters' (initial) values; the default is the
+      cubic polynomial.
+    learnable: True makes every hyperparameter of ``kernel_fn`` a parameter, a tuple such as
+      ``("balance",)`` those that it names, inner kernels' by path, such as ``"terms_0_gamma"``.
+    per_feature: one learnable value per output feature instead of one for all.
+    hyperparameter_metadata: of the ``nnx.Param`` of the learnable hyperparameters, where these are
+      ``per_feature``.
 
   Raises:
     TypeError: for a ``kernel_fn``, ``learnable`` or ``per_feature`` of the wrong type.
@@ -223,14 +303,48 @@ class KervConvTranspose(nnx.ConvTranspose, Kervolutional):
     kernel_size: int | Sequence[int],
     strides: int | Sequence[int] | None = None,
     *,
-    kernel_fn: Kernel = _CUBIC,
+    padding: Padding = "SAME",
+    kernel_dilation: int | Sequence[int] | None = None,
+    use_bias: bool = True,
+    mask: Array | None = None,
+    dtype: Any = None,
+    param_dtype: Any = jnp.float32,
+    precision: Any = None,
+    kernel_init: Callable[..., Any] = linear.default_kernel_init,
+    bias_init: Callable[..., Any] = linear.default_bias_init,
+    transpose_kernel: bool = False,
+    promote_dtype: Callable[..., Any] = dtypes.promote_dtype,
+    preferred_element_type: Any = None,
+    rngs: nnx.Rngs,
+    kernel_metadata: Mapping[str, Any] = _NONE,
+    bias_metadata: Mapping[str, Any] = _NONE,
+    kernel_fn: Kernel = CUBIC,
     learnable: bool | Sequence[str] = False,
     per_feature: bool = False,
-    rngs: nnx.Rngs,
-    **options: Any,
+    hyperparameter_metadata: Mapping[str, Any] = _NONE,
   ) -> None:
-    super().__init__(in_features, out_features, kernel_size, strides, rngs=rngs, **options)
-    self.start(kernel_fn, learnable, per_feature)
+    super().__init__(
+      in_features,
+      out_features,
+      kernel_size,
+      strides,
+      padding=padding,
+      kernel_dilation=kernel_dilation,
+      use_bias=use_bias,
+      mask=mask,
+      dtype=dtype,
+      param_dtype=param_dtype,
+      precision=precision,
+      kernel_init=kernel_init,
+      bias_init=bias_init,
+      transpose_kernel=transpose_kernel,
+      promote_dtype=promote_dtype,
+      preferred_element_type=preferred_element_type,
+      rngs=rngs,
+      kernel_metadata=kernel_metadata,
+      bias_metadata=bias_metadata,
+    )
+    self.set_kernel_fn(kernel_fn, learnable, per_feature, hyperparameter_metadata)
 
   def __call__(self, inputs: Array) -> Array:
     """Applies the transposed kervolution.
@@ -242,29 +356,45 @@ class KervConvTranspose(nnx.ConvTranspose, Kervolutional):
       Shape (*batch, *out_space, out_features).
     """
     forms.require_space(inputs, self.kernel_size)
-    if type(self.kernel_spec.kernel_fn) is Linear:
+    if is_convolution(self.kernel_spec.kernel_fn):
       return super().__call__(inputs)
     kernel = forms.masked(self.kernel[...], self.mask)
     bias = None if self.bias is None else self.bias[...]
     x, w, bias = self.promote_dtype((inputs, kernel, bias), dtype=self.dtype)
-    return forms.with_bias(forms.over_dilated_input(_operator(self), self, x, w), bias)
+    return forms.with_bias(forms.over_dilated_input(self._operator(), self, x, w), bias)
 
 
-class KervDense(nnx.Linear, Kervolutional):
+class KervDense(nnx.Linear, KernelLayer):
   """``flax.nnx.Linear`` with a kernel function in place of the inner product.
 
+  Like :class:`KervConv` it is cubic unless it is given a ``kernel_fn``.
   Output feature o of an input x is ``kappa(x, kernel[:, o]) + bias[o]``, as of
-  :class:`kerv_jax.nn.KervDense`, whose name it has.  With ``Linear()`` it is ``nnx.Linear`` bit for
+  :class:`kerv_jax.nn.KervDense`, whose name it has; there is no
+  ``dot_general``, as this layer is that choice.  With ``Linear()`` it is ``nnx.Linear`` bit for
   bit.  Hyperparameters learn as those of :class:`kerv_jax.nnx.KervConv`.
 
   Args:
     in_features: number of input features.
     out_features: number of output features.
-    kernel_fn: the kernel function, with the hyperparameters' (initial) values.
-    learnable: as of :class:`kerv_jax.nnx.KervConv`.
-    per_feature: likewise.
+    use_bias: whether a bias is added, outside the kernel function.
+    dtype: of the computation; None promotes that of the inputs and parameters.
+    param_dtype: of the parameters, those of learnable hyperparameters included.
+    precision: of the products; None is the backend's default for inner products, and
+      ``jax.lax.Precision.HIGHEST`` for squared distances, which cancel.
+    kernel_init: initializer of the weights.
+    bias_init: initializer of the bias.
+    promote_dtype: function that brings inputs and parameters to one dtype.
+    preferred_element_type: dtype of the result of the kervolution; None for that of its operands.
     rngs: for the initial weights.
-    **options: the others of ``nnx.Linear``, but ``dot_general``: this layer is that choice.
+    kernel_metadata: of the ``nnx.Param`` of the weights, such as ``out_sharding``.
+    bias_metadata: of the ``nnx.Param`` of the bias, such as ``out_sharding``.
+    kernel_fn: the kernel function, with the hyperparameters' (initial) values; the default is the
+      cubic polynomial.
+    learnable: True makes every hyperparameter of ``kernel_fn`` a parameter, a tuple such as
+      ``("balance",)`` those that it names, inner kernels' by path, such as ``"terms_0_gamma"``.
+    per_feature: one learnable value per output feature instead of one for all.
+    hyperparameter_metadata: of the ``nnx.Param`` of the learnable hyperparameters, where these are
+      ``per_feature``.
 
   Raises:
     TypeError: for a ``kernel_fn``, ``learnable`` or ``per_feature`` of the wrong type.
@@ -287,23 +417,41 @@ class KervDense(nnx.Linear, Kervolutional):
     in_features: int,
     out_features: int,
     *,
-    kernel_fn: Kernel = _CUBIC,
+    use_bias: bool = True,
+    dtype: Any = None,
+    param_dtype: Any = jnp.float32,
+    precision: Any = None,
+    kernel_init: Callable[..., Any] = linear.default_kernel_init,
+    bias_init: Callable[..., Any] = linear.default_bias_init,
+    promote_dtype: Callable[..., Any] = dtypes.promote_dtype,
+    preferred_element_type: Any = None,
+    rngs: nnx.Rngs,
+    kernel_metadata: Mapping[str, Any] = _NONE,
+    bias_metadata: Mapping[str, Any] = _NONE,
+    kernel_fn: Kernel = CUBIC,
     learnable: bool | Sequence[str] = False,
     per_feature: bool = False,
-    rngs: nnx.Rngs,
-    **options: Any,
+    hyperparameter_metadata: Mapping[str, Any] = _NONE,
   ) -> None:
-    if "dot_general" in options:
-      raise TypeError("KervDense has no `dot_general`: `kernel_fn` makes it")
-    super().__init__(in_features, out_features, rngs=rngs, **options)
-    self.start(kernel_fn, learnable, per_feature)
+    super().__init__(
+      in_features,
+      out_features,
+      use_bias=use_bias,
+      dtype=dtype,
+      param_dtype=param_dtype,
+      precision=precision,
+      kernel_init=kernel_init,
+      bias_init=bias_init,
+      promote_dtype=promote_dtype,
+      preferred_element_type=preferred_element_type,
+      rngs=rngs,
+      kernel_metadata=kernel_metadata,
+      bias_metadata=bias_metadata,
+    )
+    self.set_kernel_fn(kernel_fn, learnable, per_feature, hyperparameter_metadata)
 
   def dot_general(self, *args: Any, **options: Any) -> Array:
     """What ``nnx.Linear`` calls, in place of ``lax.dot_general``, with its arguments."""
-    if type(self.kernel_spec.kernel_fn) is Linear:
+    if is_convolution(self.kernel_spec.kernel_fn):
       return lax.dot_general(*args, **options)
-    return forms.dense_product(_operator(self))(*args, **options)
-
-
-def _operator(layer: Any) -> forms.Operator:
-  return jax.tree_util.Partial(kerv_general_dilated, kernel_fn=layer.kernel_fn)
+    return forms.dense_product(self._operator())(*args, **options)

@@ -1,6 +1,6 @@
-"""Weight initialisers: PyTorch's defaults, which the paper's results depend on.
+"""Weight initializers: PyTorch's defaults, which the paper's results depend on.
 
-The authors trained with PyTorch's default initialisation, and kernel functions feel the scale of
+The authors trained with PyTorch's default initialization, and kernel functions feel the scale of
 their filters: a LeNet-5 with polynomial kervolution in both layers learns MNIST from it, and gives
 NaN from Flax's default (LeCun normal).
 """
@@ -17,14 +17,14 @@ __all__ = ["torch_bias_init", "torch_kernel_init"]
 
 
 def torch_kernel_init(key: jax.Array, shape: Sequence[int], dtype: Any = None) -> jax.Array:
-  """PyTorch's default initialiser for the weights of a convolution or a dense layer.
+  """PyTorch's default initializer for the weights of a convolution or a dense layer.
 
   ``w ~ U(-1/sqrt(fan_in), 1/sqrt(fan_in))`` with ``fan_in = prod(shape[:-1])``, the number of
   inputs that one output sees; for a grouped convolution, ``prod(window) * in_features / groups``.
   PyTorch writes it as ``kaiming_uniform_(a=sqrt(5))``, whose gain is ``sqrt(2 / (1 + 5))`` and
   whose bound is ``sqrt(3) * gain / sqrt(fan_in)``.
 
-  It is the initialiser itself: pass it, do not call it.
+  It is the initializer itself: pass it, do not call it.
 
   Args:
     key: a PRNG key.
@@ -67,7 +67,7 @@ def torch_kernel_init(key: jax.Array, shape: Sequence[int], dtype: Any = None) -
 
 
 def torch_bias_init(fan_in: int) -> Callable[..., jax.Array]:
-  """PyTorch's default initialiser for the bias of a convolution or a dense layer.
+  """PyTorch's default initializer for the bias of a convolution or a dense layer.
 
   ``b ~ U(-1/sqrt(fan_in), 1/sqrt(fan_in))``, with the ``fan_in`` of the layer's weights. The shape
   of a bias does not show it, so it is an argument.
@@ -77,7 +77,7 @@ def torch_bias_init(fan_in: int) -> Callable[..., jax.Array]:
       ``in_features`` for a dense layer.
 
   Returns:
-    An initialiser ``(key, shape, dtype=None) -> bias``. It raises a TypeError if ``dtype`` is not
+    An initializer ``(key, shape, dtype=None) -> bias``. It raises a TypeError if ``dtype`` is not
     a real floating dtype.
 
   Raises:

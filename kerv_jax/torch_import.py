@@ -42,6 +42,17 @@ def read(path: str | os.PathLike[str], key: str | None = None) -> dict[str, np.n
   Raises:
     ImportError: if PyTorch is not installed.
     ValueError: if what is there is not a mapping of names to tensors.
+
+  Example:
+    >>> import os, tempfile
+    >>> from kerv_jax import torch_import
+    >>> import torch
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...   path = os.path.join(folder, "model.pth")
+    ...   torch.save({"fc.weight": torch.ones(2, 3)}, path)
+    ...   state_dict = torch_import.read(path)
+    >>> state_dict["fc.weight"].shape
+    (2, 3)
   """
   try:
     import torch  # pyright: ignore[reportMissingImports]
@@ -171,7 +182,7 @@ def from_state_dict(
   missing, misshapen = [], []
   for path, leaf in flat.items():
     _, *modules, name = path
-    # Beside a kernel, a scale is not that of a normalisation but a kernel function's.
+    # Beside a kernel, a scale is not that of a normalization but a kernel function's.
     own = name not in _LEAVES or (name == "scale" and (*path[:-1], "kernel") in flat)
     if own or any(_begins("/".join(path[1:]), part) for part in keep):
       if isinstance(leaf, jax.ShapeDtypeStruct):

@@ -1,4 +1,4 @@
-"""How a hyperparameter that must be positive is learned by an optimiser that knows no bounds."""
+"""How a hyperparameter that must be positive is learned by an optimizer that knows no bounds."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ SMALLEST = 1e-9
 
 
 def from_raw(raw: Array, constraint: Constraint) -> Array:
-  """The hyperparameter's value from the parameter an optimiser sees.
+  """The hyperparameter's value from the parameter an optimizer sees.
 
   Args:
     raw: any real numbers, any shape.

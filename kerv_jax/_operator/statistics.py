@@ -108,7 +108,7 @@ def _without_cancellation(
 ) -> Array:
   """The expansion, but the sum of squared differences wherever it has lost its accuracy.
 
-  What is lost is marked by a negative number: one minimum, which XLA vectorises as it does no test
+  What is lost is marked by a negative number: one minimum, which XLA vectorizes as it does no test
   of a condition, then tells whether there is any.
   """
   # The negation holds for NaN too, where infinities or overflows have met.

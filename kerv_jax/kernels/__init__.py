@@ -38,19 +38,8 @@ from kerv_jax.kernels.additive import (
   Minkowski,
 )
 from kerv_jax.kernels.base import Kernel, Negative, Product, Scaled, Sum
-from kerv_jax.kernels.builtin import (
-  L1,
-  L2,
-  Cauchy,
-  Cosine,
-  Custom,
-  Gaussian,
-  Laplacian,
-  Linear,
-  Polynomial,
-  RationalQuadratic,
-  Sigmoid,
-)
+from kerv_jax.kernels.beyond import Cauchy, Cosine, Custom, Laplacian, RationalQuadratic
+from kerv_jax.kernels.builtin import L1, L2, Gaussian, Linear, Polynomial, Sigmoid
 from kerv_jax.kernels.concatenate import Concatenate
 from kerv_jax.kernels.definitions import (
   ABSOLUTE_DISTANCE,

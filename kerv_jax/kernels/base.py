@@ -200,10 +200,16 @@ class _Terms(Composite):
 
 
 class Sum(_Terms):
-  """``k1 + k2 + ...``; written with ``+``.
+  """The sum of kernels, ``k1 + k2 + ...``; written with ``+``.
 
   Attributes:
     terms: the kernels.
+
+  Example:
+    >>> from kerv_jax import kernels
+    >>> kernel = kernels.Linear() + kernels.Gaussian(0.1)
+    >>> kernel == kernels.Sum((kernels.Linear(), kernels.Gaussian(0.1)))
+    True
   """
 
   def _combine(self, values: list[Array]) -> Array:
@@ -220,10 +226,16 @@ class Sum(_Terms):
 
 
 class Product(_Terms):
-  """``k1 * k2 * ...``; written with ``*``.
+  """The product of kernels, ``k1 * k2 * ...``; written with ``*``.
 
   Attributes:
     terms: the kernels.
+
+  Example:
+    >>> from kerv_jax import kernels
+    >>> kernel = kernels.Linear() * kernels.Gaussian(0.1)
+    >>> kernel == kernels.Product((kernels.Linear(), kernels.Gaussian(0.1)))
+    True
   """
 
   def _combine(self, values: list[Array]) -> Array:
@@ -236,10 +248,15 @@ class Product(_Terms):
 
 
 class Negative(Composite):
-  """``-k``; written with ``-``.
+  """The negative of a kernel, ``-k``; written with ``-``.
 
   Attributes:
     kernel: the kernel; the names of its hyperparameters begin with ``inner_``.
+
+  Example:
+    >>> from kerv_jax import kernels
+    >>> kernels.Negative(kernels.Gaussian(0.1)).hyperparameters()
+    {'inner_gamma': 0.1}
   """
 
   kernel: Kernel = child(called="inner")
@@ -260,11 +277,16 @@ class Negative(Composite):
 
 
 class Scaled(Composite):
-  """``scale * k``; written with ``*``.
+  """A multiple of a kernel, ``scale * k``; written with ``*``.
 
   Attributes:
     scale: any number, or one per output feature; a hyperparameter.
     kernel: the kernel; the names of its hyperparameters begin with ``inner_``.
+
+  Example:
+    >>> from kerv_jax import kernels
+    >>> kernels.Scaled(2.0, kernels.Gaussian(0.1)).hyperparameters()
+    {'scale': 2.0, 'inner_gamma': 0.1}
   """
 
   scale: Hyperparameter = hyperparameter()

@@ -1,4 +1,29 @@
-"""The patch statistics that a kernel function may be built on, by their formulas."""
+"""The patch statistics that a kernel function may be built on, by their formulas.
+
+A kernel function asks for them by name:
+
+>>> import jax.numpy as jnp
+>>> from kerv_jax import kernels
+>>> class Angle(kernels.Kernel):
+...   @property
+...   def statistics(self):
+...     return (
+...       kernels.INNER_PRODUCT, kernels.PATCH_SQUARED_NORM, kernels.FILTER_SQUARED_NORM
+...     )
+...
+...   def from_statistics(self, statistics):
+...     product = statistics[kernels.INNER_PRODUCT]
+...     squares = statistics[kernels.PATCH_SQUARED_NORM] * statistics[kernels.FILTER_SQUARED_NORM]
+...     return jnp.arccos(product / jnp.sqrt(squares))
+>>> print(f"{Angle()(jnp.array([1.0, 0.0]), jnp.array([0.0, 2.0])):.4f}")
+1.5708
+>>> kernels.L2().statistics == (kernels.SQUARED_DISTANCE,)
+True
+>>> kernels.L1().statistics == (kernels.ABSOLUTE_DISTANCE,)
+True
+>>> kernels.L1(surrogate=True).statistics == (kernels.ADDER_DISTANCE,)
+True
+"""
 
 from collections.abc import Callable
 from typing import Any

@@ -35,6 +35,16 @@ def hyperparameter(*, default: Any = dataclasses.MISSING, constraint: Constraint
 
   Returns:
     A dataclass field.
+
+  Example:
+    >>> from kerv_jax.kernels import Hyperparameter, InnerProductKernel, hyperparameter
+    >>> class Shifted(InnerProductKernel):
+    ...   offset: Hyperparameter = hyperparameter(default=0.5, constraint="positive")
+    ...
+    ...   def profile(self, statistic):
+    ...     return statistic + self.offset
+    >>> Shifted(2).hyperparameters()
+    {'offset': 2.0}
   """
   return dataclasses.field(default=default, metadata={"kind": "leaf", "constraint": constraint})
 
@@ -47,6 +57,16 @@ def static(*, default: Any = dataclasses.MISSING) -> Any:
 
   Returns:
     A dataclass field.
+
+  Example:
+    >>> from kerv_jax.kernels import InnerProductKernel, static
+    >>> class Power(InnerProductKernel):
+    ...   exponent: int = static(default=2)
+    ...
+    ...   def profile(self, statistic):
+    ...     return statistic**self.exponent
+    >>> Power(4), Power().hyperparameters()
+    (Power(exponent=4), {})
   """
   return dataclasses.field(default=default, metadata={"kind": "static"})
 
@@ -112,7 +132,7 @@ class Node:
     jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
 
   def __post_init__(self) -> None:
-    """Checks and normalises the hyperparameters; a subclass that adds checks calls it first."""
+    """Checks and normalizes the hyperparameters; a subclass that adds checks calls it first."""
     for field in dataclasses.fields(cast(Any, self)):
       if _kind(field) == "leaf":
         checked = _checked(field.name, getattr(self, field.name), field.metadata["constraint"])
@@ -164,7 +184,7 @@ class Node:
     )
 
   def _with_leaves(self, values: Mapping[str, Any]) -> Self:
-    """The same without a check: what an optimiser has made of a value is not an argument."""
+    """The same without a check: what an optimizer has made of a value is not an argument."""
     leaves, tree = jax.tree_util.tree_flatten(self)
     names = self.constraints()
     new = [values.get(name, leaf) for name, leaf in zip(names, leaves, strict=True)]

@@ -1,4 +1,4 @@
-"""What the networks share: how layers are made, batch normalisation, pooling, the classifier."""
+"""What the networks share: how layers are made, batch normalization, pooling, the classifier."""
 
 import dataclasses
 import functools
@@ -25,10 +25,10 @@ def already_set(layer: Callable[..., Any]) -> Mapping[str, Any]:
   """The keyword arguments that a partial sets.
 
   Args:
-    layer: a layer's class, or a `functools.partial` or another callable that makes it.
+    layer: a layer's class, or a ``functools.partial`` or another callable that makes it.
 
   Returns:
-    Them by name; none for anything but a `functools.partial`.
+    Them by name; none for anything but a ``functools.partial``.
   """
   return layer.keywords if isinstance(layer, functools.partial) else {}
 
@@ -37,7 +37,7 @@ def make(layer: Callable[..., Any], **arguments: Any) -> Any:
   """Makes a layer; what its partial sets goes before the network's arguments.
 
   Args:
-    layer: as for `already_set`.
+    layer: as for ``already_set``.
     **arguments: of the network.
 
   Returns:
@@ -47,20 +47,20 @@ def make(layer: Callable[..., Any], **arguments: Any) -> Any:
 
 
 class BatchNorm(nn.Module):
-  """Batch normalisation over all axes but the last, with the arithmetic of PyTorch's.
+  """Batch normalization over all axes but the last, with the arithmetic of PyTorch's.
 
-  It differs from `flax.linen.BatchNorm` in two things. As in PyTorch, the variance that enters the
-  running average is the unbiased one (divided by n - 1), while the one that normalises is not. And
-  the sums are taken about the running mean, so that features far from 0 do not cancel. Parameters
-  (``scale``, ``bias``), statistics (``mean``, ``var`` in ``batch_stats``) and the computation are
-  in float32 or wider; the result is rounded to the dtype of the features.
+  It differs from ``flax.linen.BatchNorm`` in two things. As in PyTorch, the variance that enters
+  the running average is the unbiased one (divided by n - 1), while the one that normalizes is not.
+  And the sums are taken about the running mean, so that features far from 0 do not cancel.
+  Parameters (``scale``, ``bias``), statistics (``mean``, ``var`` in ``batch_stats``) and the
+  computation are in float32 or wider; the result is rounded to the dtype of the features.
 
   Attributes:
-    train: whether to normalise by the batch, and to update the running averages.
+    train: whether to normalize by the batch, and to update the running averages.
     momentum: part of the old average that is kept. PyTorch counts the other part: its 0.1 is 0.9.
     epsilon: added to the variance.
-    axis_name: axis of `jax.vmap` or `jax.shard_map` over which statistics are averaged too. Under
-      `jax.jit` with a batch sharded over devices they are global as it is.
+    axis_name: axis of ``jax.vmap`` or ``jax.shard_map`` over which statistics are averaged too.
+      Under ``jax.jit`` with a batch sharded over devices they are global as it is.
   """
 
   train: bool
@@ -70,7 +70,7 @@ class BatchNorm(nn.Module):
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
-    """Normalises each of the features, (..., features).
+    """Normalizes each of the features, (..., features).
 
     Raises:
       ValueError: in training, if there is only one value of each feature.
@@ -86,7 +86,7 @@ class BatchNorm(nn.Module):
       mean, var, number = _moments(wide, mean_average.value.astype(wide.dtype), self.axis_name)
       if number < 2:
         raise ValueError(
-          "batch normalisation needs more than one value of each feature in training, got "
+          "batch normalization needs more than one value of each feature in training, got "
           f"features of shape {x.shape}"
         )
       unbiased = var * (number / (number - 1))
@@ -129,10 +129,10 @@ class Layers:
   """How a network makes its layers; the settings that are the same in all of them.
 
   Attributes:
-    conv: class of the convolutions, called with the arguments of `flax.linen.Conv`.
-    train: whether batch normalisation is training.
+    conv: class of the convolutions, called with the arguments of ``flax.linen.Conv``.
+    train: whether batch normalization is training.
     dtype: of the convolutions; None for that of their input and parameters.
-    axis_name: see `BatchNorm`.
+    axis_name: see ``BatchNorm``.
     kernel_init: of the convolutions' weights.
   """
 
@@ -165,7 +165,7 @@ class Layers:
     return self if stem is None else dataclasses.replace(self, conv=stem)
 
   def norm(self, *, name: str) -> BatchNorm:
-    """Batch normalisation."""
+    """Batch normalization."""
     return BatchNorm(self.train, axis_name=self.axis_name, name=name)
 
 
@@ -186,12 +186,12 @@ def require_images(x: jax.Array, smallest: int = 1) -> None:
 def pool_pairs(x: jax.Array, reduction: Callable[..., jax.Array]) -> jax.Array:
   """Reduces windows of 2x2 by a reshape; an odd last row or column is dropped.
 
-  On CPU that is faster than `flax.linen.max_pool`, whose gradient takes 30 % of a training step of
-  LeNet-5.
+  On CPU that is faster than ``flax.linen.max_pool``, whose gradient takes 30 % of a training step
+  of LeNet-5.
 
   Args:
     x: features, (batch, height, width, features).
-    reduction: such as `jnp.max`, called with the windows and ``axis``.
+    reduction: such as ``jnp.max``, called with the windows and ``axis``.
 
   Returns:
     Features, (batch, height // 2, width // 2, features).
@@ -224,7 +224,7 @@ def classify(
   Args:
     x: features, (batch, height, width, features).
     num_classes: outputs of the layer.
-    bias_init: of the layer's bias; its weights start from PyTorch's default initialisation.
+    bias_init: of the layer's bias; its weights start from PyTorch's default initialization.
     name: of the layer.
 
   Returns:

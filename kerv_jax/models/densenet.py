@@ -17,7 +17,7 @@ _SMALLEST = 2 ** (_BLOCKS - 1)
 
 
 class _DenseLayer(nn.Module):
-  """Batch normalisation, relu and a 3x3 convolution, joined to the layer's input."""
+  """Batch normalization, relu and a 3x3 convolution, joined to the layer's input."""
 
   growth: int
   layers: Layers
@@ -30,7 +30,7 @@ class _DenseLayer(nn.Module):
 
 
 class _Transition(nn.Module):
-  """Batch normalisation, relu, a 1x1 convolution, and average pooling over 2x2."""
+  """Batch normalization, relu, a 1x1 convolution, and average pooling over 2x2."""
 
   layers: Layers
 
@@ -54,19 +54,19 @@ class DenseNet(nn.Module):
   1,060,132 with 100 classes. A kervolution adds none but the hyperparameters that it learns.
 
   Convolutions start from N(0, 2 / fan_out), the classifier from PyTorch's default weights and no
-  bias, as in the authors' code. Batch normalisation is PyTorch's.
+  bias, as in the authors' code. Batch normalization is PyTorch's.
 
   Attributes:
     depth: 3n + 4 with n layers in each block.
     growth: features that each layer adds.
     num_classes: outputs of the last layer.
-    conv: class of every convolution, or anything called with the arguments of `flax.linen.Conv`.
-      What a `functools.partial` sets, the network does not override.
+    conv: class of every convolution, or anything called with the arguments of ``flax.linen.Conv``.
+      What a ``functools.partial`` sets, the network does not override.
     stem: the same for the first convolution; None for that of the others.
     dtype: of the computation, such as ``jnp.bfloat16``; None for that of the images and the
       parameters. Parameters, statistics, the classifier and its scores are in float32 all the same.
     remat: compute each dense layer again in the backward pass instead of keeping what is inside it.
-    axis_name: axis of `jax.vmap` or `jax.shard_map` over which batch statistics are averaged.
+    axis_name: axis of ``jax.vmap`` or ``jax.shard_map`` over which batch statistics are averaged.
 
   Example:
     >>> import jax, jax.numpy as jnp
@@ -96,7 +96,7 @@ class DenseNet(nn.Module):
 
     Args:
       x: images, (batch, height, width, channels), height and width at least 4.
-      train: whether batch normalisation uses the statistics of the batch and, but for `init`,
+      train: whether batch normalization uses the statistics of the batch and, but for ``init``,
         updates its running averages, which are in the collection ``batch_stats``.
 
     Returns:

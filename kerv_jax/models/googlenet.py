@@ -1,4 +1,4 @@
-"""GoogLeNet for 32x32 images, with batch normalisation."""
+"""GoogLeNet for 32x32 images, with batch normalization."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -41,7 +41,7 @@ _MODULES = {
 
 
 class _Convolution(nn.Module):
-  """A convolution, batch normalisation and relu."""
+  """A convolution, batch normalization and relu."""
 
   features: int
   window: int
@@ -80,27 +80,27 @@ class GoogLeNet(nn.Module):
 
   The modules are those of the paper's table 1; in place of its three layers and two poolings before
   them stands a 3x3 convolution with 192 features and stride 1, so that they see 32x32, 16x16 and
-  8x8. This is the form in use for CIFAR, after kuangliu/pytorch-cifar: batch normalisation after
+  8x8. This is the form in use for CIFAR, after kuangliu/pytorch-cifar: batch normalization after
   every convolution, two 3x3 convolutions for each 5x5, no auxiliary classifiers and no dropout.
-  Convolutions have no bias here, which batch normalisation would take away again.
+  Convolutions have no bias here, which batch normalization would take away again.
 
   With 10 classes and 3 channels that is 6,158,346 parameters (6,166,250 there, with the
   biases). A kervolution adds none but the hyperparameters that it learns.
 
-  Every weight starts from PyTorch's default initialisation, as there. Batch normalisation is
+  Every weight starts from PyTorch's default initialization, as there. Batch normalization is
   PyTorch's. Weights are named as in torchvision's GoogLeNet, with ``_`` for the dot before a
   number.
 
   Attributes:
     num_classes: outputs of the last layer.
-    conv: class of every convolution, or anything called with the arguments of `flax.linen.Conv`.
-      What a `functools.partial` sets, the network does not override.
+    conv: class of every convolution, or anything called with the arguments of ``flax.linen.Conv``.
+      What a ``functools.partial`` sets, the network does not override.
     stem: the same for the first convolution; None for that of the others.
     dtype: of the computation, such as ``jnp.bfloat16``; None for that of the images and the
       parameters. Parameters, statistics, the classifier and its scores are in float32 all the same.
     remat: compute each inception module again in the backward pass instead of keeping what is
       inside it.
-    axis_name: axis of `jax.vmap` or `jax.shard_map` over which batch statistics are averaged.
+    axis_name: axis of ``jax.vmap`` or ``jax.shard_map`` over which batch statistics are averaged.
 
   Example:
     >>> import jax, jax.numpy as jnp
@@ -129,7 +129,7 @@ class GoogLeNet(nn.Module):
 
     Args:
       x: images, (batch, height, width, channels).
-      train: whether batch normalisation uses the statistics of the batch and, but for `init`,
+      train: whether batch normalization uses the statistics of the batch and, but for ``init``,
         updates its running averages, which are in the collection ``batch_stats``.
 
     Returns:

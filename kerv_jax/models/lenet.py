@@ -15,7 +15,7 @@ from kerv_jax.models._layers import already_set, make, pool_pairs, require_image
 from kerv_jax.nn import KervConv
 
 ARRANGEMENTS = ("conv-conv", "kerv-conv", "conv-kerv", "kerv-kerv")
-"""What `lenet5` accepts: the first and the second layer, each a convolution or a kervolution."""
+"""What ``lenet5`` accepts: the first and the second layer, each a convolution or a kervolution."""
 
 _POOLS = {"max": jnp.max, "avg": jnp.mean}
 _SMALLEST = 12  # 12 -> pool 6 -> 5x5 VALID 2 -> pool 1
@@ -36,13 +36,13 @@ class LeNet5(nn.Module):
 
   61,706 parameters in all; a kervolution adds none but the hyperparameters that it learns. The
   activation follows each layer but the last, before the pooling. Every weight and bias starts from
-  PyTorch's default initialisation, see `kerv_jax.initializers`. Dense layers read the features in
+  PyTorch's default initialization, see ``kerv_jax.initializers``. Dense layers read the features in
   the order (height, width, channel), channel fastest, where PyTorch has (channel, height, width).
 
   Attributes:
     num_classes: outputs of the last layer.
-    conv1: class of the first layer, or anything called with the arguments of `flax.linen.Conv`,
-      such as ``functools.partial(KervConv, kernel_fn=Gaussian())``. What a `functools.partial`
+    conv1: class of the first layer, or anything called with the arguments of ``flax.linen.Conv``,
+      such as ``functools.partial(KervConv, kernel_fn=Gaussian())``. What a ``functools.partial``
       sets, the network does not override.
     conv2: the same for the second layer.
     activation: a pointwise function, or None for none.
@@ -114,11 +114,11 @@ def lenet5(
   Args:
     arrangement: "conv-conv" (the CNN), "kerv-conv", "conv-kerv" or "kerv-kerv": what the first
       and the second layer are.
-    kernel_fn: kernel function of the kervolutions; None is the default of `KervConv`, the cubic
-      polynomial. For a different one in each layer, give `LeNet5` its layers.
-    learnable: which hyperparameters of the kernel function are learnt, see `KervConv`.
-    per_feature: whether those are one per output feature, see `KervConv`.
-    **options: the other attributes of `LeNet5`: ``num_classes``, ``activation``, ``pool``.
+    kernel_fn: kernel function of the kervolutions; None is the default of ``KervConv``, the cubic
+      polynomial. For a different one in each layer, give ``LeNet5`` its layers.
+    learnable: which hyperparameters of the kernel function are learnt, see ``KervConv``.
+    per_feature: whether those are one per output feature, see ``KervConv``.
+    **options: the other attributes of ``LeNet5``: ``num_classes``, ``activation``, ``pool``.
 
   Returns:
     The network.
@@ -144,7 +144,7 @@ def lenet5(
 
 
 def _conv(layer: Callable[..., Any], features: int, padding: str, in_features: int, *, name: str):
-  """The layer, with PyTorch's initialisation; what its partial sets goes before all of this."""
+  """The layer, with PyTorch's initialization; what its partial sets goes before all of this."""
   window = already_set(layer).get("kernel_size", (5, 5))
   groups = already_set(layer).get("feature_group_count", 1)
   return make(
@@ -159,6 +159,6 @@ def _conv(layer: Callable[..., Any], features: int, padding: str, in_features: i
 
 
 def _dense(features: int, in_features: int, *, name: str) -> nn.Dense:
-  """A dense layer with PyTorch's initialisation."""
+  """A dense layer with PyTorch's initialization."""
   bias_init = torch_bias_init(in_features)
   return nn.Dense(features, kernel_init=torch_kernel_init, bias_init=bias_init, name=name)

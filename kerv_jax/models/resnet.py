@@ -20,7 +20,7 @@ class _Block(nn.Module):
     features: of the convolutions; the last of a bottleneck has four times as many.
     stride: of the first 3x3 convolution.
     bottleneck: which of the two.
-    shortcut: what leads to another shape: "project", a 1x1 convolution and batch normalisation, or
+    shortcut: what leads to another shape: "project", a 1x1 convolution and batch normalization, or
       "pad", every stride-th row and column with zeros for the missing features at the end.
     layers: how they are made.
   """
@@ -93,20 +93,20 @@ class CifarResNet(nn.Module):
   A kervolution adds none but the hyperparameters that it learns.
 
   Convolutions start from N(0, 2 / fan_out), the classifier from PyTorch's default weights and no
-  bias: the initialisation of fb.resnet.torch. Batch normalisation is PyTorch's.
+  bias: the initialization of fb.resnet.torch. Batch normalization is PyTorch's.
 
   Attributes:
     depth: 6n + 2.
     num_classes: outputs of the last layer.
-    conv: class of every convolution, or anything called with the arguments of `flax.linen.Conv`.
-      What a `functools.partial` sets, the network does not override.
+    conv: class of every convolution, or anything called with the arguments of ``flax.linen.Conv``.
+      What a ``functools.partial`` sets, the network does not override.
     stem: the same for the first convolution; None for that of the others. The networks of the
-      kervolution paper have a `kerv_jax.nn.KervConv` there.
+      kervolution paper have a ``kerv_jax.nn.KervConv`` there.
     dtype: of the computation, such as ``jnp.bfloat16``; None for that of the images and the
       parameters. Parameters, statistics, the classifier and its scores are in float32 all the same.
     remat: compute each block again in the backward pass instead of keeping what is inside it.
-    axis_name: axis of `jax.vmap` or `jax.shard_map` over which batch statistics are averaged. Not
-      needed under `jax.jit`, where a batch sharded over devices has global statistics.
+    axis_name: axis of ``jax.vmap`` or ``jax.shard_map`` over which batch statistics are averaged.
+      Not needed under ``jax.jit``, where a batch sharded over devices has global statistics.
 
   Example:
     >>> import functools, jax, jax.numpy as jnp
@@ -140,7 +140,7 @@ class CifarResNet(nn.Module):
 
     Args:
       x: images, (batch, height, width, channels).
-      train: whether batch normalisation uses the statistics of the batch and, but for `init`,
+      train: whether batch normalization uses the statistics of the batch and, but for ``init``,
         updates its running averages, which are in the collection ``batch_stats``.
 
     Returns:
@@ -175,7 +175,7 @@ class ResNet(nn.Module):
 
   Attributes:
     num_classes: outputs of the last layer.
-    conv, stem, dtype, remat, axis_name: see `CifarResNet`.
+    conv, stem, dtype, remat, axis_name: see ``CifarResNet``.
     stage_sizes: number of blocks in each stage.
     bottleneck: whether blocks are bottlenecks.
 
@@ -207,7 +207,7 @@ class ResNet(nn.Module):
 
     Args:
       x: images, (batch, height, width, channels).
-      train: whether batch normalisation is training, see `CifarResNet`.
+      train: whether batch normalization is training, see ``CifarResNet``.
 
     Returns:
       Unnormalised scores, (batch, num_classes), in float32 or wider.
@@ -227,24 +227,48 @@ class ResNet(nn.Module):
 
 
 class ResNet18(ResNet):
-  """`ResNet` of 18 layers: 11,689,512 parameters for 1000 classes and 3 channels."""
+  """A ``ResNet`` of 18 layers, with 11,689,512 parameters for 1000 classes and 3 channels.
+
+  Example:
+    >>> from kerv_jax.models import ResNet18
+    >>> tuple(ResNet18().stage_sizes)
+    (2, 2, 2, 2)
+  """
 
 
 class ResNet34(ResNet):
-  """`ResNet` of 34 layers: 21,797,672 parameters, counted as above."""
+  """A ``ResNet`` of 34 layers, with 21,797,672 parameters for 1000 classes and 3 channels.
+
+  Example:
+    >>> from kerv_jax.models import ResNet34
+    >>> tuple(ResNet34().stage_sizes)
+    (3, 4, 6, 3)
+  """
 
   stage_sizes: Sequence[int] = (3, 4, 6, 3)
 
 
 class ResNet50(ResNet):
-  """`ResNet` of 50 layers, with bottlenecks: 25,557,032 parameters, counted as above."""
+  """A ``ResNet`` of 50 layers with bottlenecks, and 25,557,032 parameters for 1000 classes.
+
+  Example:
+    >>> from kerv_jax.models import ResNet50
+    >>> tuple(ResNet50().stage_sizes)
+    (3, 4, 6, 3)
+  """
 
   stage_sizes: Sequence[int] = (3, 4, 6, 3)
   bottleneck: bool = True
 
 
 class ResNet101(ResNet):
-  """`ResNet` of 101 layers, with bottlenecks: 44,549,160 parameters, counted as above."""
+  """A ``ResNet`` of 101 layers with bottlenecks, and 44,549,160 parameters for 1000 classes.
+
+  Example:
+    >>> from kerv_jax.models import ResNet101
+    >>> tuple(ResNet101().stage_sizes)
+    (3, 4, 23, 3)
+  """
 
   stage_sizes: Sequence[int] = (3, 4, 23, 3)
   bottleneck: bool = True

@@ -127,13 +127,22 @@ def _copied(model: Any) -> Any:
 
 
 def summary(model: nnx.Module) -> str:
-  """A table of the kervolutional layers of a model.
+  """Makes a table of the kervolutional layers of a model.
 
   Args:
     model: any ``nnx.Module``.
 
   Returns:
     Lines with path, layer, kernel function (with the initial values) and learnable hyperparameters.
+
+  Example:
+    >>> from flax import nnx
+    >>> from kerv_jax import kernels
+    >>> from kerv_jax.nnx import KervDense, summary
+    >>> print(summary(KervDense(8, 4, kernel_fn=kernels.L2(), rngs=nnx.Rngs(0))))
+    path                layer                  kernel function  learnable
+    ------------------  ---------------------  ---------------  ---------
+    (the model itself)  KervDense, 4 features  L2()             -
   """
   rows = [
     (

@@ -62,7 +62,7 @@ class KernelLayer:
       learnable: likewise.
       per_feature: likewise.
       metadata: likewise ``hyperparameter_metadata``.
-      lead: shape in front of that of the parameters, of a layer that `nnx.vmap` has stacked.
+      lead: shape in front of that of the parameters, of a layer that ``nnx.vmap`` has stacked.
     """
     own = vars(self).get("conv_general_dilated", lax.conv_general_dilated)
     if own is not lax.conv_general_dilated:
@@ -72,7 +72,7 @@ class KernelLayer:
       )
     for operator in ("conv_general_dilated", "dot_general"):
       if operator in vars(self):
-        delattr(self, operator)  # in favour of the class's method
+        delattr(self, operator)  # in favor of the class's method
     taken = {*vars(self), *dir(type(self))}
     names = require_options(kernel_fn, learnable, per_feature, taken.__contains__)
     require_per_feature(kernel_fn, self.out_features)

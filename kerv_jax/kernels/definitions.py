@@ -129,8 +129,9 @@ DEFINITIONS: dict[str, Callable[[Array, Array], Array]] = {
 
 def define(statistic: Any, x: Array, w: Array) -> Array:
   """A patch statistic by its definition: one of the above by name, or one that defines itself."""
-  definition: Callable[..., Array] = statistic if callable(statistic) else DEFINITIONS[statistic]
-  return definition(x, w)
+  if isinstance(statistic, str):
+    return DEFINITIONS[statistic](x, w)
+  return statistic(x, w)
 
 
 def safe_sqrt(x: Array) -> Array:

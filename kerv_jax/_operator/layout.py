@@ -82,7 +82,7 @@ class Geometry(NamedTuple):
     for i in range(rank):  # of the axes (batch, *out_spatial, *spatial left, features, *window)
       starts = jnp.arange(self.out_spatial[i]) * self.strides[i]
       taps = jnp.arange(self.window[i]) * self.dilation[i]
-      lhs = jnp.take(lhs, starts[:, None] + taps, axis=i + 1)
+      lhs = jnp.take(lhs, starts[:, None] + taps[None], axis=i + 1)
       lhs = jnp.moveaxis(lhs, i + 2, -1)
     lhs = jnp.moveaxis(lhs, rank + 1, -1)
     lhs = lhs.reshape(*lhs.shape[: rank + 1], shape[-2], self.groups, self.channels)

@@ -143,7 +143,7 @@ def test_the_readme_has_no_other_blocks():
 
 def test_python_blocks_of_the_page_on_kernels(capsys):
   blocks = blocks_of("docs/kernels.md")
-  assert len(blocks) == 4
+  assert len(blocks) == 5
   for block in blocks:
     exec(compile(block, "kernels.md", "exec"), {})
     printed = capsys.readouterr().out

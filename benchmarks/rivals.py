@@ -23,6 +23,7 @@ KERNELS: dict[str, kernels.Kernel] = {
   "rational quadratic": kernels.RationalQuadratic(),
   "L1": kernels.L1(),
   "Laplacian": kernels.Laplacian(gamma=0.1),
+  "cosine": kernels.Cosine(),
 }
 """Of the operator, by the name of the rival."""
 

@@ -204,7 +204,7 @@ class Checkpoints:
     """
     target = _zeros(shapes)
     steps = [step] if step is not None else self.steps[::-1]
-    faults = [] if step is not None else self._missing(steps)
+    faults = [] if step is not None else self._seals.missing(max(steps, default=-1))
     damaged: list[int] = []
     for candidate in steps:
       try:
@@ -224,16 +224,6 @@ class Checkpoints:
     if faults:
       raise DamagedError("\n".join(faults))
     return None
-
-  def _missing(self, steps: Sequence[int]) -> list[str]:
-    """Returns a fault for each checkpoint that has a seal, is newer than the rest, and is gone."""
-    newest = max(steps, default=-1)
-    sealed = [int(name) for name in self._seals.names if name.isdecimal()]
-    return [
-      f"{self.root}: there is no checkpoint of step {step}, though there was one"
-      for step in sorted(sealed, reverse=True)
-      if step > newest
-    ]
 
   def _read(self, step: int, target: Any) -> tuple[Any, Record]:
     """The arrays and the record, checked against their digest."""

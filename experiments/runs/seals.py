@@ -47,6 +47,19 @@ class Seals:
         return f"{path} does not have the SHA-256 it was written with"
     return None
 
+  def missing(self, newest: int) -> list[str]:
+    """Returns a line for each folder that was sealed, and is gone, though it was newer than all.
+
+    Args:
+      newest: the step of the newest folder there is; -1 if there is none.
+    """
+    steps = sorted((int(name) for name in self.names if name.isdecimal()), reverse=True)
+    return [
+      f"{self.root}: there is no checkpoint of step {step}, though there was one"
+      for step in steps
+      if step > newest
+    ]
+
   def irregular(self) -> str | None:
     """Returns what is neither a file nor a folder, which to read might wait for ever, and how."""
     for path in self.root.rglob("*"):

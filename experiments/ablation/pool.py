@@ -4,7 +4,7 @@ import dataclasses
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
@@ -58,8 +58,11 @@ class Pool:
     threads = ThreadPoolExecutor(self.workers)  # each waits for one process
     futures = {threads.submit(self._make, group): group for group in work}
     try:
-      for future in as_completed(futures):
-        self._tell(futures[future], future, places)
+      left = set(futures)
+      while left:  # an interrupt that came to another thread is met when this one wakes
+        done, left = wait(left, timeout=0.5, return_when=FIRST_COMPLETED)
+        for future in done:
+          self._tell(futures[future], future, places)
     finally:
       threads.shutdown(wait=False, cancel_futures=True)
       while not all(future.done() for future in futures):  # interrupted

@@ -6,7 +6,7 @@ import pytest
 from jax import lax
 
 from kerv_jax import kernels, kerv_general_dilated
-from tests.operator.cases import NHWC, ONE_PER_STATISTIC, kerv, operands
+from tests.operator.cases import NHWC, ONE_PER_STATISTIC, kerv, name, operands
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_a_custom_function_must_return_a_real_scalar(fn):
 
 
 @pytest.mark.parametrize(
-  "kernel", [*ONE_PER_STATISTIC, kernels.Chebyshev(), kernels.Custom(jnp.vdot)]
+  "kernel", [*ONE_PER_STATISTIC, kernels.Chebyshev(), kernels.Custom(jnp.vdot)], ids=name
 )
 @pytest.mark.parametrize("method", ["auto", "patches"])
 @pytest.mark.parametrize(

@@ -127,7 +127,7 @@ def test_presets_are_described_and_survive_json(name):
     ({"seed": "1"}, "`--seed` must be"),
     ({"seed": True}, "`--seed` must be"),
     ({"model": {"kernel": "quintic"}}, "`--model.kernel` must be"),
-    ({"optim": {"milestones": [1.0, "2"]}}, "`--optim.milestones` must be"),
+    ({"optim": {"milestones": [1.0, "2"]}}, r"`--optim.milestones\[1\]` must be"),
   ],
 )
 def test_configuration_that_makes_no_sense_is_refused(change, message):

@@ -81,7 +81,8 @@ def fused_sum(shape: Shape, term: Callable[[Array], Array]) -> Layer:
         start + stride * (side - 1) + 1 for start, side in zip(tap, shape.out[1:-1], strict=True)
       ]
       taken = tuple(slice(start, end, stride) for start, end in zip(tap, ends, strict=True))
-      total += jnp.sum(term(padded[:, *taken, :, None] - rhs[tap]), axis=-2)
+      weights = rhs[tap].reshape((1,) * (rank + 1) + rhs.shape[-2:])
+      total += jnp.sum(term(padded[:, *taken, :, None] - weights), axis=-2)
     return total
 
   return layer
@@ -103,7 +104,7 @@ def gaussian(shape: Shape, product: Layer, *, near: str = "nothing") -> Layer:
     options: dict[str, Any] = {**shape.options(), "dimension_numbers": ("NHWC", "HWIO", "NHWC")}
     square = jnp.sum(jnp.square(lhs), axis=-1, keepdims=True)
     norms = lax.conv_general_dilated(square, ones, **options, precision=lax.Precision.HIGHEST)
-    norms += jnp.sum(jnp.square(rhs), axis=(0, 1, 2))
+    norms += jnp.sum(jnp.square(rhs), axis=(0, 1, 2)).reshape(1, 1, 1, -1)
     distance = norms - 2 * product(lhs, rhs)
     close = lax.stop_gradient(distance < _NEAR * norms)
     fixed = lax.stop_gradient((lhs, rhs))

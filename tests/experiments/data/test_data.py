@@ -253,10 +253,8 @@ def damage(folder, fault):
   [
     ("no shard", "split 'train', is incomplete: there is no file .*toy-train.array_record"),
     ("empty shard", "split 'train', cannot be read, prepare it again: "),
-    (
-      "half a shard",
-      "split 'train', cannot be read, prepare it again: .* a record is empty",
-    ),
+    # Which error the reader gives first depends on its threads.
+    ("half a shard", "split 'train', cannot be read, prepare it again: "),
     ("flipped bit", "split 'train', cannot be read, prepare it again: .*hash mismatch"),
     ("another format", 'prepared in another format than array_record.*data_dir="FOLDER"'),
     ("half the description", "cannot be read, prepare it again: ParseError"),

@@ -222,7 +222,7 @@ class _Split:
 
 def _unreadable(what: str, error: Exception) -> str:
   """The message for a set whose files are damaged."""
-  return f"{what} cannot be read, prepare it again: {type(error).__name__}: {error}"
+  return f"{what} cannot be read, prepare it again: {type(error).__name__}: {error}".rstrip(": ")
 
 
 def _image_and_label(info: Any, what: str) -> tuple[Any, Any]:

@@ -9,7 +9,7 @@ from jax import Array, lax
 from jax.core import Tracer
 
 from kerv_jax.kernels.definitions import at_least_float32
-from kerv_jax.kernels.pytree import Constraint
+from kerv_jax.kernels.fields import Constraint
 
 # Below, quotients such as statistic / sigma**2 and their derivatives would overflow float32.
 SMALLEST = 1e-9

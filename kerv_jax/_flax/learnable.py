@@ -9,8 +9,8 @@ from jax import Array
 from kerv_jax._flax.constraints import from_raw, require_learnable
 from kerv_jax.kernels import Polynomial
 from kerv_jax.kernels.base import Kernel, require_kernel
+from kerv_jax.kernels.fields import Constraint
 from kerv_jax.kernels.names import current_name
-from kerv_jax.kernels.pytree import Constraint
 from kerv_jax.kernels.ranges import feature_counts
 
 CUBIC = Polynomial()

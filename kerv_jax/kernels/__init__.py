@@ -50,13 +50,13 @@ from kerv_jax.kernels.definitions import (
   SQUARED_DISTANCE,
   safe_sqrt,
 )
+from kerv_jax.kernels.fields import Hyperparameter, hyperparameter, static
 from kerv_jax.kernels.names import with_current_names
 from kerv_jax.kernels.profiles import (
   AbsoluteDistanceKernel,
   InnerProductKernel,
   SquaredDistanceKernel,
 )
-from kerv_jax.kernels.pytree import Hyperparameter, hyperparameter, static
 
 __all__ = [
   "ABSOLUTE_DISTANCE", "ADDER_DISTANCE", "FILTER_SQUARED_NORM", "INNER_PRODUCT", "L1", "L2",

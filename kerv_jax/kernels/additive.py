@@ -13,7 +13,7 @@ from jax import Array, lax
 
 from kerv_jax.kernels.base import Kernel
 from kerv_jax.kernels.definitions import absolute_difference
-from kerv_jax.kernels.pytree import Hyperparameter, hyperparameter
+from kerv_jax.kernels.fields import Hyperparameter, hyperparameter
 
 REDUCTIONS = ("sum", "max", "min", "logsumexp")
 

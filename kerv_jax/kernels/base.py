@@ -11,7 +11,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from kerv_jax.kernels.definitions import at_least_float32, define
-from kerv_jax.kernels.pytree import Hyperparameter, Node, child, hyperparameter
+from kerv_jax.kernels.fields import Hyperparameter, child, hyperparameter
+from kerv_jax.kernels.pytree import Node
 
 
 class Range(NamedTuple):

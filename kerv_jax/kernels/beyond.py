@@ -13,11 +13,11 @@ from kerv_jax.kernels.definitions import (
   PATCH_SQUARED_NORM,
   safe_sqrt,
 )
+from kerv_jax.kernels.fields import Hyperparameter, hyperparameter, static
 from kerv_jax.kernels.profiles import (
   AbsoluteDistanceKernel,
   SquaredDistanceKernel,
 )
-from kerv_jax.kernels.pytree import Hyperparameter, hyperparameter, static
 
 
 class Laplacian(AbsoluteDistanceKernel):

@@ -9,12 +9,12 @@ from kerv_jax.kernels.definitions import (
   ADDER_DISTANCE,
   safe_sqrt,
 )
+from kerv_jax.kernels.fields import Hyperparameter, hyperparameter, static
 from kerv_jax.kernels.profiles import (
   AbsoluteDistanceKernel,
   InnerProductKernel,
   SquaredDistanceKernel,
 )
-from kerv_jax.kernels.pytree import Hyperparameter, hyperparameter, static
 
 
 class Linear(InnerProductKernel):

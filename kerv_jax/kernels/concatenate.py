@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from kerv_jax.kernels.base import Composite, Kernel, Range, require_kernel
-from kerv_jax.kernels.pytree import child, static
+from kerv_jax.kernels.fields import child, static
 from kerv_jax.kernels.ranges import require_features, take_features
 
 

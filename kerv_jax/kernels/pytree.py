@@ -1,99 +1,29 @@
-"""Immutable dataclasses that are pytrees: what a kernel is made of.
-
-A field is a *hyperparameter* (a leaf: a scalar or one value per output feature), a *child* (itself
-such an object, or a tuple of them) or *static* (structure, part of the tree's definition).
-"""
+"""Immutable dataclasses that are pytrees: what a kernel function is to Python and to JAX."""
 
 import dataclasses
 import operator
 from collections.abc import Callable, Hashable, Mapping
-from typing import Any, Literal, Self, TypeVar, cast, dataclass_transform
+from typing import Any, Self, TypeVar, cast, dataclass_transform
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.core import Tracer
 from jax.tree_util import GetAttrKey
 
+from kerv_jax.kernels.fields import (
+  Constraint,
+  Hyperparameter,
+  called,
+  checked,
+  child,
+  hyperparameter,
+  kind_of,
+  static,
+)
 from kerv_jax.kernels.names import current_name, require_allowed
 
-Hyperparameter = float | np.ndarray | Array
-"""A scalar, or a vector of one value per output feature."""
-
-Constraint = Literal["positive", "non-negative", "at least 1", "any"]
-
-
-def hyperparameter(*, default: Any = dataclasses.MISSING, constraint: Constraint = "any") -> Any:
-  """Declares a field that is a leaf: a scalar, or one value per output feature.
-
-  Args:
-    default: the constructor's default; none if left out.
-    constraint: the values allowed, checked whenever the value is known: "positive",
-      "non-negative", "at least 1" or "any".  The first two stay positive when they are learned, the
-      third stays above 1.
-
-  Returns:
-    A dataclass field.
-
-  Example:
-    >>> from kerv_jax.kernels import Hyperparameter, InnerProductKernel, hyperparameter
-    >>> class Shifted(InnerProductKernel):
-    ...   offset: Hyperparameter = hyperparameter(default=0.5, constraint="positive")
-    ...
-    ...   def profile(self, statistic):
-    ...     return statistic + self.offset
-    >>> Shifted(2).hyperparameters()
-    {'offset': 2.0}
-  """
-  return dataclasses.field(default=default, metadata={"kind": "leaf", "constraint": constraint})
-
-
-def static(*, default: Any = dataclasses.MISSING) -> Any:
-  """Declares a field that is structure: hashable, never traced, never learned.
-
-  Args:
-    default: the constructor's default; none if left out.
-
-  Returns:
-    A dataclass field.
-
-  Example:
-    >>> from kerv_jax.kernels import InnerProductKernel, static
-    >>> class Power(InnerProductKernel):
-    ...   exponent: int = static(default=2)
-    ...
-    ...   def profile(self, statistic):
-    ...     return statistic**self.exponent
-    >>> Power(4), Power().hyperparameters()
-    (Power(exponent=4), {})
-  """
-  return dataclasses.field(default=default, metadata={"kind": "static"})
-
-
-def child(*, default: Any = dataclasses.MISSING, called: str | None = None) -> Any:
-  """Declares a field that holds another :class:`Node`, or a tuple of them.
-
-  Args:
-    default: the constructor's default; none if left out.
-    called: what the names of the hyperparameters inside begin with; None is the field's name.
-
-  Returns:
-    A dataclass field.
-  """
-  return dataclasses.field(default=default, metadata={"kind": "child", "called": called})
-
-
 _AnyNode = TypeVar("_AnyNode", bound="Node")
-
-
-def _kind(field: dataclasses.Field) -> str:
-  return field.metadata.get("kind", "static")
-
-
-def _called(field: dataclasses.Field) -> str:
-  """The field's part of the names of hyperparameters."""
-  return field.metadata.get("called") or field.name
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(hyperparameter, static, child))
@@ -108,12 +38,12 @@ class Node:
     super().__init_subclass__(**kwargs)
     dataclasses.dataclass(frozen=True, eq=False)(cls)
     fields = dataclasses.fields(cast(Any, cls))
-    dynamic = tuple(f.name for f in fields if _kind(f) != "static")
-    fixed = tuple(f.name for f in fields if _kind(f) == "static")
+    dynamic = tuple(f.name for f in fields if kind_of(f) != "static")
+    fixed = tuple(f.name for f in fields if kind_of(f) == "static")
     require_allowed(
       cls.__name__,
-      [_called(f) for f in fields if _kind(f) != "static"],
-      [_called(f) for f in fields if _kind(f) == "child"],
+      [called(f) for f in fields if kind_of(f) != "static"],
+      [called(f) for f in fields if kind_of(f) == "child"],
     )
 
     def flatten_with_keys(node: Any) -> tuple[tuple, tuple]:
@@ -134,10 +64,10 @@ class Node:
   def __post_init__(self) -> None:
     """Checks and normalizes the hyperparameters; a subclass that adds checks calls it first."""
     for field in dataclasses.fields(cast(Any, self)):
-      if _kind(field) == "leaf":
-        checked = _checked(field.name, getattr(self, field.name), field.metadata["constraint"])
-        object.__setattr__(self, field.name, checked)
-      elif _kind(field) == "static" and not isinstance(getattr(self, field.name), Hashable):
+      if kind_of(field) == "leaf":
+        value = checked(field.name, getattr(self, field.name), field.metadata["constraint"])
+        object.__setattr__(self, field.name, value)
+      elif kind_of(field) == "static" and not isinstance(getattr(self, field.name), Hashable):
         raise TypeError(f"`{field.name}` must be hashable, got {getattr(self, field.name)!r}")
 
   def _require_integer(self, name: str, *, minimum: int) -> None:
@@ -180,7 +110,7 @@ class Node:
           f"no hyperparameter {name!r} in {self!r}; it has {sorted(constraints) or 'none'}"
         )
     return self._with_leaves(
-      {name: _checked(name, value, constraints[name]) for name, value in values.items()}
+      {name: checked(name, value, constraints[name]) for name, value in values.items()}
     )
 
   def _with_leaves(self, values: Mapping[str, Any]) -> Self:
@@ -228,12 +158,12 @@ def _walk(node: Any) -> list[tuple[str, tuple[Any, Constraint]]]:
   found: list[tuple[str, tuple[Any, Constraint]]] = []
   for field in dataclasses.fields(node):
     value = getattr(node, field.name)
-    if _kind(field) == "leaf":
+    if kind_of(field) == "leaf":
       found.append((field.name, (value, field.metadata["constraint"])))
-    elif _kind(field) == "child":
+    elif kind_of(field) == "child":
       items = enumerate(value) if isinstance(value, tuple) else [(None, value)]
       for index, item in items:
-        prefix = _called(field) if index is None else f"{_called(field)}_{index}"
+        prefix = called(field) if index is None else f"{called(field)}_{index}"
         found += [(f"{prefix}_{name}", rest) for name, rest in _walk(item)]
   return found
 
@@ -246,38 +176,3 @@ def _leaf_key(leaf: Any) -> Hashable:
     array = np.asarray(leaf)
     return array.shape, str(array.dtype), array.tobytes()
   return leaf
-
-
-def _checked(name: str, value: Any, constraint: Constraint) -> Hyperparameter:
-  """The value as a float or a floating array of rank 0 or 1; an error if it is not allowed."""
-  numbers = {"any": "a number", "at least 1": "a number of at least 1"}
-  allowed = numbers.get(constraint, f"a {constraint} number")
-  allowed += " (or one per output feature)"
-  if isinstance(value, (bool, str, bytes)) or value is None:
-    raise TypeError(f"`{name}` must be {allowed}, got {value!r}")
-  try:
-    array = value if isinstance(value, (np.ndarray, Array)) else np.asarray(value)
-  except (TypeError, ValueError):
-    array = np.asarray(None)
-  if not (jnp.issubdtype(array.dtype, jnp.integer) or jnp.issubdtype(array.dtype, jnp.floating)):
-    raise TypeError(f"`{name}` must be {allowed}, got {value!r}")
-  if array.ndim > 1:
-    raise ValueError(f"`{name}` must be {allowed}, got an array of shape {array.shape}")
-  if not isinstance(array, Tracer):
-    known = np.asarray(array)
-    wrong = ~np.isfinite(known)
-    if constraint == "positive":
-      wrong |= ~(known > 0)
-    elif constraint == "non-negative":
-      wrong |= ~(known >= 0)
-    elif constraint == "at least 1":
-      wrong |= ~(known >= 1)
-    if np.any(wrong):
-      raise ValueError(f"`{name}` must be {allowed}, got {value!r}")
-  if isinstance(value, Array):
-    return value if jnp.issubdtype(value.dtype, jnp.floating) else value.astype(float)
-  if not isinstance(value, np.ndarray) and array.ndim == 0:
-    return float(array)
-  own = np.array(array, array.dtype if jnp.issubdtype(array.dtype, jnp.floating) else float)
-  own.flags.writeable = False  # nobody else's: what changes theirs does not change this
-  return own

@@ -16,7 +16,7 @@ from kerv_jax._flax.constraints import to_raw
 from kerv_jax._flax.learnable import CUBIC, require_options, require_start, with_parameters
 from kerv_jax.kernels import Kernel
 from kerv_jax.kernels.builtin import is_convolution
-from kerv_jax.kernels.pytree import Constraint
+from kerv_jax.kernels.fields import Constraint
 from kerv_jax.kervolution import kerv_general_dilated, require_per_feature
 
 Padding = str | int | Sequence[int | tuple[int, int]]

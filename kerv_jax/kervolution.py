@@ -120,7 +120,7 @@ def kerv_general_dilated(
   )
   if chosen == "conv" and is_convolution(kernel_fn):
     return convolution(lhs, rhs, out_sharding=out_sharding)
-  require_per_feature(kernel_fn, options.features)
+  require_features("kernel_fn", kernel_fn, options.features)
   kernel_fn = map_leaves(lambda leaf: jnp.asarray(leaf, options.compute_dtype), kernel_fn)
 
   def kervolution(lhs: Array, rhs: Array, kernel_fn: Kernel) -> Array:
@@ -153,17 +153,3 @@ def _method(method: str, kernel_fn: Kernel) -> str:
       f"{kernel_fn!r}"
     )
   return "conv" if method == "auto" else method
-
-
-def require_per_feature(kernel_fn: Kernel, features: int) -> None:
-  """Raises an error unless a kernel function fits a number of output features.
-
-  Args:
-    kernel_fn: the kernel function.
-    features: number of output features.
-
-  Raises:
-    ValueError: for a hyperparameter that is neither a scalar nor has a value for each feature that
-      it serves, and for a ``kernels.Concatenate`` of parts for another number of features.
-  """
-  require_features("kernel_fn", kernel_fn, features)

@@ -11,7 +11,7 @@ from kerv_jax.kernels import Polynomial
 from kerv_jax.kernels.base import Kernel, require_kernel
 from kerv_jax.kernels.fields import Constraint
 from kerv_jax.kernels.names import current_name
-from kerv_jax.kernels.ranges import feature_counts
+from kerv_jax.kernels.ranges import feature_counts, require_features
 
 CUBIC = Polynomial()
 """The kernel function of a layer that is given none."""
@@ -87,18 +87,21 @@ def require_options(
   return names
 
 
-def require_start(kernel_fn: Kernel, names: Sequence[str], param_dtype: Any) -> None:
-  """Raises an error unless every named hyperparameter can start to learn from its value.
+def require_fits(kernel_fn: Kernel, names: Sequence[str], features: int, param_dtype: Any) -> None:
+  """Raises an error unless a kernel function fits a layer, and can start to learn there.
 
   Args:
     kernel_fn: the kernel function, with the initial values.
     names: the learnable hyperparameters.
-    param_dtype: dtype of their parameters.
+    features: number of output features of the layer.
+    param_dtype: dtype of its parameters.
 
   Raises:
-    TypeError: for a value that is not known yet, because it is being traced.
-    ValueError: for one too near 0 or too large, see ``constraints.require_learnable``.
+    TypeError: for a learnable value that is not known yet, because it is being traced.
+    ValueError: for one too near 0 or too large, see ``constraints.require_learnable``, and for
+      hyperparameters or parts of a ``Concatenate`` for another number of features.
   """
+  require_features("kernel_fn", kernel_fn, features)
   values, constraints = kernel_fn.hyperparameters(), kernel_fn.constraints()
   for name in names:
     require_learnable(name, values[name], constraints[name], param_dtype)

@@ -15,8 +15,7 @@ from flax.core import meta
 from flax.traverse_util import flatten_dict
 
 from kerv_jax._flax import forms, selection
-from kerv_jax._flax.learnable import require_start
-from kerv_jax.kervolution import require_per_feature
+from kerv_jax._flax.learnable import require_fits
 from kerv_jax.nn.layers import learned_operator
 from kerv_jax.nn.rules import Choice, Owner, Rule, choices, is_convolution, models_around
 
@@ -172,8 +171,7 @@ class Replacement:
       _asking.add(type(replacement.module))
       replacement = replacement.around
     module, rule = self.module, self.rule
-    require_per_feature(rule.kernel_fn, module.features)
-    require_start(rule.kernel_fn, rule.learnable_names, module.param_dtype)
+    require_fits(rule.kernel_fn, rule.learnable_names, module.features, module.param_dtype)
     return learned_operator(module, rule.kernel_fn, rule.learnable_names, rule.per_feature)
 
   def __eq__(self, other: object) -> bool:

@@ -14,14 +14,14 @@ from kerv_jax._flax.constraints import to_raw
 from kerv_jax._flax.learnable import (
   CUBIC,
   learnable_names,
+  require_fits,
   require_options,
-  require_start,
   with_parameters,
 )
 from kerv_jax.kernels import Kernel
 from kerv_jax.kernels.builtin import is_convolution
 from kerv_jax.kernels.fields import Constraint
-from kerv_jax.kervolution import kerv_general_dilated, require_per_feature
+from kerv_jax.kervolution import kerv_general_dilated
 
 
 def _as_it_is(key: Array, value: Array) -> Array:
@@ -88,8 +88,7 @@ class KernelLayer:
         "`hyperparameter_init` must be a function of (key, value), got "
         f"{self.hyperparameter_init!r}"
       )
-    require_per_feature(self.kernel_fn, self.features)
-    require_start(self.kernel_fn, names, self.param_dtype)
+    require_fits(self.kernel_fn, names, self.features, self.param_dtype)
 
   @property
   def learnable_names(self) -> tuple[str, ...]:

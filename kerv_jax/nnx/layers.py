@@ -13,11 +13,11 @@ from jax import Array, lax
 
 from kerv_jax._flax import forms
 from kerv_jax._flax.constraints import to_raw
-from kerv_jax._flax.learnable import CUBIC, require_options, require_start, with_parameters
+from kerv_jax._flax.learnable import CUBIC, require_fits, require_options, with_parameters
 from kerv_jax.kernels import Kernel
 from kerv_jax.kernels.builtin import is_convolution
 from kerv_jax.kernels.fields import Constraint
-from kerv_jax.kervolution import kerv_general_dilated, require_per_feature
+from kerv_jax.kervolution import kerv_general_dilated
 
 Padding = str | int | Sequence[int | tuple[int, int]]
 _NONE: Mapping[str, Any] = types.MappingProxyType({})
@@ -75,8 +75,7 @@ class KernelLayer:
         delattr(self, operator)  # in favor of the class's method
     taken = {*vars(self), *dir(type(self))}
     names = require_options(kernel_fn, learnable, per_feature, taken.__contains__)
-    require_per_feature(kernel_fn, self.out_features)
-    require_start(kernel_fn, names, self.param_dtype)
+    require_fits(kernel_fn, names, self.out_features, self.param_dtype)
     self.kernel_spec = _Constant(kernel_fn, names, per_feature)
 
     def parameter(name: str, start: Any, constraint: Constraint) -> Array:

@@ -64,8 +64,9 @@ def kerv_general_dilated(
       ``jax.lax.ConvDimensionNumbers``: the layouts of ``lhs``, ``rhs`` and the output.
     feature_group_count: number of groups of features; patch and filter are those of a group.
     batch_group_count: number of groups of the batch, as in ``lax``; every kernel supports it.
-    precision: None, a ``jax.lax.Precision`` or a pair.  None is the backend's default for inner
-      products and ``HIGHEST`` for squared distances, which cancel.
+    precision: None, a ``jax.lax.Precision``, a pair of them, a ``jax.lax.DotAlgorithmPreset``, or
+      their names, as in ``lax``.  None is the backend's default for inner products and ``HIGHEST``
+      for squared distances, which cancel.
     preferred_element_type: None or the dtype of the result.  Statistics and kernel functions are
       computed in float32 or wider whatever the operands' dtype, and rounded once.
     out_sharding: None, a ``jax.sharding.PartitionSpec`` or a ``NamedSharding``: the sharding of the

@@ -36,10 +36,45 @@ def pad_and_dilate(x, pads, dilation):
   return x
 
 
-def kervolution(
-  lhs,
-  rhs,
-  kappa,
+def kervolution(lhs, rhs, kappa, **options):
+  """``out[n, o, p] = kappa(patch, filter, o)``.
+
+  Patch and filter are vectors in the order (window position, input feature).  Options are those of
+  :func:`windows`.
+  """
+  lhs, rhs = np.asarray(lhs, np.float64), np.asarray(rhs, np.float64)
+  x, w = np.append(0.0, lhs), rhs.ravel()
+  shape, order, found = windows(lhs.shape, rhs.shape, **options)
+  out = np.zeros(shape)
+  for index, feature, patch, filter_ in found:
+    out[index] = kappa(x[patch], w[filter_], feature)
+  return np.transpose(out, order)
+
+
+def kervolution_vjp(lhs, rhs, slopes, cotangent, params=0, **options):
+  """The gradients of ``sum(cotangent * kervolution)`` by the derivatives of the kernel function.
+
+  ``slopes(patch, filter, o)`` returns the vectors of the derivatives with respect to patch and
+  filter, and one number for each of the ``params`` hyperparameters; the result has for each of
+  these one number per output feature.
+  """
+  lhs, rhs = np.asarray(lhs, np.float64), np.asarray(rhs, np.float64)
+  x, w = np.append(0.0, lhs), rhs.ravel()
+  shape, order, found = windows(lhs.shape, rhs.shape, **options)
+  cotangent = np.transpose(np.asarray(cotangent, np.float64), np.argsort(order))
+  assert cotangent.shape == shape
+  dx, dw, dp = np.zeros(x.size), np.zeros(w.size), np.zeros((params, shape[1]))
+  for index, feature, patch, filter_ in found:
+    to_patch, to_filter, *to_params = slopes(x[patch], w[filter_], feature)
+    np.add.at(dx, patch, cotangent[index] * to_patch)
+    np.add.at(dw, filter_, cotangent[index] * to_filter)
+    dp[:, feature] += cotangent[index] * np.array(to_params)
+  return dx[1:].reshape(lhs.shape), dw.reshape(rhs.shape), dp
+
+
+def windows(
+  lhs_shape,
+  rhs_shape,
   *,
   strides,
   padding,
@@ -49,14 +84,18 @@ def kervolution(
   feature_group_count=1,
   batch_group_count=1,
 ):
-  """``out[n, o, p] = kappa(patch, filter, o)``.
+  """What each output is a function of.
 
-  Patch and filter are vectors in the order (window position, input feature).  Layouts are three
-  strings such as ("NHWC", "HWIO", "NHWC"), whose letters other than N, C, I, O are spatial; the
-  filters' order of them is that of strides, padding and dilations.
+  Layouts are three strings such as ("NHWC", "HWIO", "NHWC"), whose letters other than N, C, I, O
+  are spatial; the filters' order of them is that of strides, padding and dilations.
+
+  Returns the output's shape (N, C, *space), the order of its axes in its layout, and for each
+  output its index, its feature and where the elements of patch and filter lie in the ravelled
+  operands; in the input 0 is a padded zero and 1 its first element.
   """
-  lhs, rhs = np.asarray(lhs, np.float64), np.asarray(rhs, np.float64)
   space = [letter for letter in layouts[1] if letter not in "IO"]
+  lhs = np.arange(1, np.prod(lhs_shape) + 1).reshape(lhs_shape)
+  rhs = np.arange(np.prod(rhs_shape)).reshape(rhs_shape)
   x = np.transpose(lhs, [layouts[0].index(letter) for letter in ["N", "C", *space]])
   w = np.transpose(rhs, [layouts[1].index(letter) for letter in ["O", "I", *space]])
   window = w.shape[2:]
@@ -68,25 +107,27 @@ def kervolution(
       same_padding(size, e, s, padding == "SAME_LOWER")
       for size, e, s in zip(x.shape[2:], extent, strides, strict=True)
     ]
-  x = pad_and_dilate(x, padding, lhs_dilation)
+  x = pad_and_dilate(x, padding, lhs_dilation).astype(int)
   out_shape = [(n - e) // s + 1 for n, e, s in zip(x.shape[2:], extent, strides, strict=True)]
   features, channels = w.shape[:2]
   batch = x.shape[0] // batch_group_count
-  out = np.zeros((batch, features, *out_shape))
-  for item, feature in itertools.product(range(batch), range(features)):
-    first_channel = feature // (features // feature_group_count) * channels
-    source = feature // (features // batch_group_count) * batch + item
-    for position in itertools.product(*map(range, out_shape)):
-      corner = [p * s for p, s in zip(position, strides, strict=True)]
-      patch, filter_ = [], []
-      for tap in itertools.product(*map(range, window)):
-        where = [c + t * d for c, t, d in zip(corner, tap, rhs_dilation, strict=True)]
-        for channel in range(channels):
-          patch.append(x[(source, first_channel + channel, *where)])
-          filter_.append(w[(feature, channel, *tap)])
-      value = kappa(np.array(patch), np.array(filter_), feature)
-      out[(item, feature, *position)] = value
-  return np.transpose(out, [["N", "C", *space].index(letter) for letter in layouts[2]])
+
+  def each():
+    for item, feature in itertools.product(range(batch), range(features)):
+      first_channel = feature // (features // feature_group_count) * channels
+      source = feature // (features // batch_group_count) * batch + item
+      for position in itertools.product(*map(range, out_shape)):
+        corner = [p * s for p, s in zip(position, strides, strict=True)]
+        patch, filter_ = [], []
+        for tap in itertools.product(*map(range, window)):
+          where = [c + t * d for c, t, d in zip(corner, tap, rhs_dilation, strict=True)]
+          for channel in range(channels):
+            patch.append(x[(source, first_channel + channel, *where)])
+            filter_.append(w[(feature, channel, *tap)])
+        yield (item, feature, *position), feature, np.array(patch), np.array(filter_)
+
+  order = [["N", "C", *space].index(letter) for letter in layouts[2]]
+  return (batch, features, *out_shape), order, each()
 
 
 def at(value, feature):
@@ -137,3 +178,78 @@ def rational_quadratic(x, w, alpha, length):
 def cosine(x, w):
   norm = np.sqrt(np.sum(x**2)) * np.sqrt(np.sum(w**2))
   return np.dot(x, w) / norm if norm > 0 else 0.0
+
+
+# Kernels that reduce a term over the elements; each returns the value and its derivatives with
+# respect to patch, filter and hyperparameters, at kinks and ties as the library documents them.
+
+
+def huber(x, w, delta):
+  d = x - w
+  far = np.abs(d) > delta
+  value = np.sum(np.where(far, delta * (np.abs(d) - delta / 2), d**2 / 2))
+  slope = np.where(far, delta * np.sign(d), d)
+  return value, slope, -slope, np.sum(np.where(far, np.abs(d) - delta, 0.0))
+
+
+def intersection(x, w):
+  to_x = np.where(x < w, 1.0, np.where(x == w, 0.5, 0.0))
+  return np.sum(np.minimum(x, w)), to_x, 1 - to_x
+
+
+def chi_squared(x, w):
+  d, size = x - w, np.abs(x) + np.abs(w)
+  ratio = np.divide(d, size, out=np.zeros_like(d), where=size > 0)
+  to_x, to_w = (np.where(size > 0, -(ratio**2) * sign(v), 0.0) for v in (x, w))
+  return np.sum(ratio * d), 2 * ratio + to_x, -2 * ratio + to_w
+
+
+def sign(v):
+  """The derivative of ``|v|`` that ``jnp.abs`` has: 1 at 0."""
+  return np.where(v >= 0, 1.0, -1.0)
+
+
+def minkowski(x, w, p):
+  d = x - w
+  size = np.abs(d)
+  largest = np.max(size)
+  if largest == 0:
+    return 0.0, np.zeros_like(d), np.zeros_like(d), 0.0
+  size = size / largest
+  total = np.sum(size**p)
+  norm = total ** (1 / p)
+  slope = (size / norm) ** (p - 1) * np.sign(d)
+  logs = np.log(size, out=np.zeros_like(d), where=size > 0)
+  to_p = norm * (np.sum(size**p * logs) / total / p - np.log(total) / p**2)
+  return largest * norm, slope, -slope, largest * to_p
+
+
+def chebyshev(x, w):
+  d = x - w
+  first = 1.0 * (np.arange(d.size) == np.argmax(np.abs(d)))
+  return np.max(np.abs(d)), first * np.sign(d), -first * np.sign(d)
+
+
+def max_plus(x, w):
+  first = 1.0 * (np.arange(x.size) == np.argmax(x + w))
+  return np.max(x + w), first, first
+
+
+def reduced(terms, slopes, reduction, temperature=1.0):
+  """Terms and their derivatives, reduced; with a temperature, its derivative comes last."""
+  if reduction == "sum":
+    return np.sum(terms), slopes
+  if reduction == "logsumexp":
+    largest = np.max(terms)
+    weights = np.exp((terms - largest) / temperature)
+    logarithm = np.log(np.sum(weights))
+    weights /= np.sum(weights)
+    to_temperature = logarithm - np.sum(weights * (terms - largest)) / temperature
+    return (
+      largest + temperature * logarithm,
+      [weights * slope for slope in slopes],
+      to_temperature,
+    )
+  extreme = np.argmax(terms) if reduction == "max" else np.argmin(terms)
+  first = np.arange(terms.size) == extreme
+  return terms[extreme], [first * slope for slope in slopes]

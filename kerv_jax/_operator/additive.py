@@ -11,7 +11,13 @@ from kerv_jax._operator.layout import channels_last, from_channels_last
 from kerv_jax._operator.options import Options
 from kerv_jax._operator.pairs import reduce_pairs
 from kerv_jax._operator.reductions import MAX, MIN, SUM
-from kerv_jax.kernels.additive import AdditiveKernel
+from kerv_jax.kernels.additive import (
+  AdditiveKernel,
+  all_terms,
+  exponential,
+  finite,
+  logarithm,
+)
 
 _PLAIN = {"sum": SUM, "max": MAX, "min": MIN}
 
@@ -35,16 +41,13 @@ def reduced_terms(lhs: Array, rhs: Array, options: Options, kernel: AdditiveKern
     out = reduce_pairs(_Term(tree), _PLAIN[kernel.reduction], lhs, rhs, geo, params)
     return from_channels_last(out, options)
   fixed = lax.stop_gradient((lhs, rhs, params))
-  largest = reduce_pairs(_Term(tree), MAX, *fixed[:2], geo, fixed[2])
   # What is factored out has no influence on the value, so it needs no derivative.
-  largest = jnp.where(jnp.isfinite(largest), largest, 0)
+  largest = finite(reduce_pairs(_Term(tree), MAX, *fixed[:2], geo, fixed[2]))
   total = reduce_pairs(_Exponential(tree), SUM, lhs, rhs, geo, params, (largest,))
-  nothing = total == 0
-  logarithm = jnp.where(nothing, -jnp.inf, jnp.log(jnp.where(nothing, 1, total)))
-  temperature = jnp.asarray(kernel.temperature, logarithm.dtype)  # pyright: ignore
+  temperature = jnp.asarray(kernel.temperature)  # pyright: ignore
   if temperature.ndim:
-    temperature = temperature.reshape((1,) * (logarithm.ndim - 1) + temperature.shape)
-  return from_channels_last(largest + temperature * logarithm, options)
+    temperature = temperature.reshape((1,) * (total.ndim - 1) + temperature.shape)
+  return from_channels_last(largest + logarithm(total, temperature), options)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +57,7 @@ class _Term:
   tree: Any
 
   def __call__(self, x: Array, w: Array, *params: Array) -> Array:
-    return self.tree.unflatten(params).term(x, w)
+    return all_terms(self.tree.unflatten(params), x, w)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,4 +69,4 @@ class _Exponential:
   def __call__(self, x: Array, w: Array, *others: Array) -> Array:
     *params, largest = others
     kernel = self.tree.unflatten(params)
-    return jnp.exp((kernel.term(x, w) - largest) / kernel.temperature)
+    return exponential(all_terms(kernel, x, w) - largest, kernel.temperature)

@@ -213,11 +213,16 @@ def _precision(precision: Any) -> Any:
     if isinstance(precision, tuple):
       left, right = precision
       return lax.Precision(left), lax.Precision(right)
+    if isinstance(precision, (lax.DotAlgorithm, lax.DotAlgorithmPreset)):
+      return precision
+    if isinstance(precision, str) and precision in lax.DotAlgorithmPreset.__members__:
+      return lax.DotAlgorithmPreset[precision]
     return lax.Precision(precision)
   except (TypeError, ValueError):
     raise ValueError(
-      "`precision` must be None, a jax.lax.Precision (or its name, such as 'highest') or a pair "
-      f"of them, got {precision!r}"
+      "`precision` must be None, a jax.lax.Precision (or its name, such as 'highest'), a pair of "
+      "them or a jax.lax.DotAlgorithmPreset (or its name, such as 'BF16_BF16_F32'), got "
+      f"{precision!r}"
     ) from None
 
 

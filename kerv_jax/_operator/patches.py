@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 
 from kerv_jax._operator.layout import channels_last, from_channels_last
 from kerv_jax._operator.options import Options
@@ -98,5 +98,9 @@ def _matmul_precision(precision: Any) -> contextlib.AbstractContextManager:
   """The caller's precision, for the products that the kernel function makes."""
   if precision is None:
     return contextlib.nullcontext()
+  if isinstance(precision, lax.DotAlgorithmPreset):
+    return jax.default_matmul_precision(precision.name)
+  if isinstance(precision, lax.DotAlgorithm):
+    return contextlib.nullcontext()  # JAX has no such default
   both = precision if isinstance(precision, tuple) else (precision,)
   return jax.default_matmul_precision(max(both, key=lambda p: p.value).name.lower())

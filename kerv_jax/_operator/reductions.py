@@ -48,11 +48,13 @@ class Reduction:
 def _farther(sign: int) -> Reduction:
   """The extreme value and the least index that attains it, of pairs of a value and an index."""
   start = (-sign * jnp.inf, jnp.inf)
+  extreme = jnp.maximum if sign > 0 else jnp.minimum
 
   def combine(one: Any, other: Any) -> Any:
     (a, i), (b, k) = one, other
     better = (sign * b > sign * a) | ((b == a) & (k < i))
-    return jnp.where(better, b, a), jnp.where(better, k, i)
+    # The value does not need the indices, so that loops overwrite both in place.
+    return extreme(a, b), jnp.where(better, k, i)
 
   def over(pair: Any, axis: int) -> Any:
     value, index = jnp.broadcast_arrays(*pair)

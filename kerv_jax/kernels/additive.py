@@ -128,20 +128,67 @@ class PairStatistic:
   def __call__(self, x: Array, w: Array) -> Array:
     """Its definition: on patches and filters (..., K), the last axis reduced."""
     kernel = jax.tree.map(lambda v: v if jnp.ndim(v) == 0 else v[..., None], self.kernel)
-    terms = kernel.term(x, w)
-    terms = jnp.broadcast_to(terms, jnp.broadcast_shapes(terms.shape, x.shape, w.shape))
+    terms = all_terms(kernel, x, w)
     reduction = self.kernel.reduction
     if reduction == "sum":
       return jnp.sum(terms, axis=-1)
     if reduction == "logsumexp":
-      temperature = jnp.asarray(kernel.temperature, terms.dtype)  # pyright: ignore
-      smooth = jax.nn.logsumexp(terms / temperature, axis=-1)
-      return smooth * (temperature if temperature.ndim == 0 else temperature[..., 0])
+      temperature: Any = kernel.temperature  # pyright: ignore
+      largest = lax.stop_gradient(jnp.max(terms, axis=-1, keepdims=True, initial=-jnp.inf))
+      total = exponential(terms - finite(largest), temperature).sum(axis=-1, keepdims=True)
+      return (finite(largest) + logarithm(total, temperature))[..., 0]
     if not terms.shape[-1]:
       return jnp.full(terms.shape[:-1], -jnp.inf if reduction == "max" else jnp.inf, terms.dtype)
     # That of jnp.max would be shared by ties.
     first = (jnp.argmax if reduction == "max" else jnp.argmin)(terms, axis=-1, keepdims=True)
     return jnp.take_along_axis(terms, lax.stop_gradient(first), axis=-1)[..., 0]
+
+
+def all_terms(kernel: AdditiveKernel, x: Array, w: Array) -> Array:
+  """The term of every pair, also where it is a function of ``x`` or of ``w`` alone.
+
+  Args:
+    kernel: the kernel, with hyperparameters that broadcast with ``x`` and ``w``.
+    x: elements of patches.
+    w: elements of filters, of the same dtype.
+
+  Returns:
+    The terms in the shape that all of these broadcast to, and in their dtype.
+
+  Raises:
+    ValueError: if ``term`` returns another shape, or complex numbers.
+  """
+  value = jnp.asarray(kernel.term(x, w))
+  shape = jnp.broadcast_shapes(x.shape, w.shape, *map(jnp.shape, jax.tree.leaves(kernel)))
+  try:
+    fits = jnp.broadcast_shapes(value.shape, shape) == shape
+  except ValueError:
+    fits = False
+  if not fits or jnp.iscomplexobj(value):
+    raise ValueError(
+      f"`term` of {type(kernel).__name__} must be a real pointwise function: of arrays that "
+      f"broadcast to {shape} it returned {value.dtype} of shape {value.shape}"
+    )
+  return jnp.broadcast_to(value.astype(x.dtype), shape)
+
+
+def finite(largest: Array) -> Array:
+  """The largest of the terms as what is factored out of their exponentials: 0 if it is infinite."""
+  return jnp.where(jnp.isfinite(largest), largest, 0)
+
+
+def exponential(difference: Array, temperature: Any) -> Array:
+  """``exp(difference / temperature)``; a constant 0 at minus infinity."""
+  nothing = difference == -jnp.inf
+  scaled = jnp.where(nothing, 0, difference) / jnp.asarray(temperature, difference.dtype)
+  return jnp.where(nothing, 0, jnp.exp(scaled))
+
+
+def logarithm(total: Array, temperature: Any) -> Array:
+  """``temperature * log(total)``; a constant minus infinity at 0."""
+  nothing = total == 0
+  scaled = jnp.asarray(temperature, total.dtype) * jnp.log(jnp.where(nothing, 1, total))
+  return jnp.where(nothing, -jnp.inf, scaled)
 
 
 class Chebyshev(AdditiveKernel):

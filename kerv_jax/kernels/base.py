@@ -3,7 +3,7 @@
 import abc
 import functools
 import operator
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -327,6 +327,14 @@ def _factor(kernel: Any, *weaker: type) -> str:
   return f"({kernel!r})" if isinstance(kernel, weaker) else repr(kernel)
 
 
+def _names(cls: type) -> Iterator[str]:
+  """The names of the library's kernels among the subclasses of a class."""
+  for other in cls.__subclasses__():
+    if other.__module__.startswith("kerv_jax."):
+      yield other.__name__
+      yield from _names(other)
+
+
 def require_kernel(name: str, value: Any) -> None:
   """Raises a TypeError naming the argument unless ``value`` is a kernel.
 
@@ -342,6 +350,9 @@ def require_kernel(name: str, value: Any) -> None:
   hint = ""
   if isinstance(value, type) and issubclass(value, Kernel):
     hint = f"; call it: {value.__name__}()"
+  elif isinstance(value, str):
+    same = [name for name in _names(Kernel) if name.lower() == value.replace("_", "").lower()]
+    hint = f"; perhaps kernels.{same[0]}()" if same else ""
   elif callable(value):
     hint = "; wrap a function of (patch, filter) as kernels.Custom(fn)"
   raise TypeError(f"`{name}` must be a kernel such as kernels.Gaussian(), got {value!r}{hint}")

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
+import flax.errors
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -56,7 +57,15 @@ def learned_operator(
         return jnp.zeros(start.shape, module.param_dtype)
       return init(key, to_raw(start, constraint, module.param_dtype))
 
-    return module.param(name, make)
+    try:
+      return module.param(name, make)
+    except flax.errors.ScopeParamNotFoundError as error:
+      error.add_note(
+        f"`{name}` is a learnable hyperparameter of {kernel_fn!r}.  The variables are those of a "
+        "layer that does not learn it, such as a convolution: take it from `init`, and all else "
+        "from them, or leave it out of `learnable`."
+      )
+      raise
 
   features = module.features if per_feature else None
   current = with_parameters(kernel_fn, names, features, parameter)

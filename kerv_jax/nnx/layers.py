@@ -39,7 +39,10 @@ class _Constant:
     return hash(self._key())
 
   def __repr__(self) -> str:
-    return repr(self.kernel_fn)
+    if not self.names:
+      return repr(self.kernel_fn)
+    learned = ", ".join(f"`{name}`" for name in self.names)
+    return f"{self.kernel_fn!r} at first; {learned} below raw, by its value in `kernel_fn`"
 
 
 class KernelLayer:

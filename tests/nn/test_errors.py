@@ -199,5 +199,8 @@ def test_parameters_of_the_wrong_shape_do_not_load():
   with pytest.raises(flax.errors.ScopeParamShapeError, match="gamma"):
     vector.apply(scalar.init(KEY, x), x)
   fixed = Kerv(3, (3, 3), kernel_fn=kernels.Gaussian(0.1))
-  with pytest.raises(flax.errors.ScopeParamNotFoundError, match="gamma"):
+  with pytest.raises(flax.errors.ScopeParamNotFoundError, match="gamma") as caught:
     scalar.apply(init(fixed, x), x)
+  note = "".join(caught.value.__notes__)
+  assert "`gamma` is a learnable hyperparameter of Gaussian(gamma=0.1)" in note
+  assert "from `init`" in note

@@ -246,4 +246,6 @@ def test_copies_pickles_and_display():
     different(twin(X), layer(X))
   fields = pickle.loads(pickle.dumps(layer.kernel_spec))
   assert fields == layer.kernel_spec
-  assert "Polynomial(degree=2, balance=0.5)" in repr(layer)
+  assert "Polynomial(degree=2, balance=0.5) at first; `balance` below raw" in repr(layer)
+  fixed = Kerv(3, 4, (3, 3), kernel_fn=POLYNOMIAL, rngs=rngs())
+  assert "kernel_spec=Polynomial(degree=2, balance=0.5)\n" in repr(fixed)

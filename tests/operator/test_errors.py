@@ -14,7 +14,11 @@ from tests.operator.cases import NHWC, ONE_PER_STATISTIC, kerv, name, operands
   [
     ({"kernel_fn": jnp.dot}, TypeError, ["`kernel_fn`", "Custom"]),
     ({"kernel_fn": kernels.Gaussian}, TypeError, ["`kernel_fn`", "Gaussian()"]),
-    ({"kernel_fn": "gaussian"}, TypeError, ["`kernel_fn`", "'gaussian'"]),
+    ({"kernel_fn": "gaussian"}, TypeError, ["'gaussian'; perhaps kernels.Gaussian()"]),
+    ({"kernel_fn": "rational_quadratic"}, TypeError, ["perhaps kernels.RationalQuadratic()"]),
+    ({"kernel_fn": "chi_squared"}, TypeError, ["perhaps kernels.ChiSquared()"]),
+    ({"kernel_fn": "fast"}, TypeError, ["`kernel_fn`", "kernels.Gaussian(), got 'fast'"]),
+    ({"precision": "BF16"}, ValueError, ["`precision`", "'BF16'", "'BF16_BF16_F32'"]),
     ({"method": "fft"}, ValueError, ["`method`", "'fft'", "patches"]),
     (
       {"method": "conv", "kernel_fn": kernels.Custom(jnp.dot) + kernels.L1()},

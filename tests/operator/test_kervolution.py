@@ -286,8 +286,13 @@ def test_precision():
   assert precisions(kernels.Gaussian(), None) == {highest}
   assert precisions(kernels.Gaussian(), "default") == {default}
   assert precisions(kernels.Polynomial(), lax.Precision.HIGHEST) == {highest}
+  preset = lax.DotAlgorithmPreset.BF16_BF16_F32
+  assert precisions(kernels.Gaussian(), "BF16_BF16_F32") == {preset}
+  assert precisions(kernels.Polynomial(), preset) == {preset}
+  assert precisions(kernels.Linear(), "BF16_BF16_F32") == {preset}
   patches = functools.partial(kerv, lhs, rhs, kernels.Polynomial(), method="patches")
   np.testing.assert_allclose(patches(precision="highest"), patches(), rtol=1e-5)
+  np.testing.assert_allclose(patches(precision="BF16_BF16_F32"), patches(), rtol=0.1, atol=0.1)
 
 
 def test_import_switches_nothing_on():

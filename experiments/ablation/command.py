@@ -15,15 +15,13 @@ from experiments.ablation.arms import arm
 from experiments.ablation.perform import DATA, Job
 from experiments.ablation.pool import Pool, backend
 from experiments.ablation.protocol import FIXED, MNIST, RATE, Protocol, Spec, Training, cut
+from experiments.ablation.report import ReportCommand
 from experiments.ablation.rows import Rows
 from experiments.ablation.study import ANSWER, ATTACKED, CONFIRM, STUDIES
 from experiments.data import load_ordered
 
 TOGETHER = 16
 NAMES = ("answer", "all", "confirm", *STUDIES, "run", "attack")
-
-RESULTS = "results/mnist"
-"""Folder of this repository's own results."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,21 +154,6 @@ class AblationCommand:
       for place, (name, arms, seeds) in enumerate(chosen, 1)
       if arms
     }
-
-
-@dataclasses.dataclass(frozen=True)
-class ReportCommand:
-  """Make the page of a study, its plots, and of MNIST the README's part, from the rows."""
-
-  out: str = RESULTS
-  """Folder of the rows, where page and plots go."""
-  readme: str | None = None
-  """File with the part between the comments "mnist", of the paper's own protocol alone; if not
-  given, README.md where --out is not given either, and none otherwise."""
-
-  def place(self) -> str | None:
-    """Returns the file with the part; None leaves every file as it is."""
-    return self.readme or ("README.md" if Path(self.out) == Path(RESULTS) else None)
 
 
 def run(command: AblationCommand) -> int:

@@ -12,9 +12,9 @@ import numpy as np
 from experiments import UsageError
 from experiments.ablation import plots, tables
 from experiments.ablation.claims import OURS, PAPER, Claim, find, verdicts
-from experiments.ablation.command import ReportCommand
 from experiments.ablation.evidence import Evidence
 from experiments.ablation.perform import PACKAGES
+from experiments.ablation.report import ReportCommand
 from experiments.ablation.rows import Rows
 from experiments.ablation.rules import RULES, rules_digest
 from experiments.ablation.study import FRESH, KNNS, STUDIES

@@ -9,9 +9,9 @@ from jax import Array
 
 from kerv_jax._operator import options as _options
 from kerv_jax._operator import sharding
+from kerv_jax._operator.distances import STATISTICS, convolve
 from kerv_jax._operator.patches import from_patches
 from kerv_jax._operator.shared import from_statistics
-from kerv_jax._operator.statistics import STATISTICS, convolve
 from kerv_jax.kernels.additive import PairStatistic
 from kerv_jax.kernels.base import Kernel, require_kernel
 from kerv_jax.kernels.builtin import is_convolution

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from kerv_jax._operator.additive import reduced_terms
+from kerv_jax._operator.distances import STATISTICS, precise_product, squared_distance
 from kerv_jax._operator.options import Options
-from kerv_jax._operator.statistics import STATISTICS, precise_product, squared_distance
 from kerv_jax.kernels.additive import PairStatistic
 from kerv_jax.kernels.base import Range
 from kerv_jax.kernels.definitions import INNER_PRODUCT, SQUARED_DISTANCE

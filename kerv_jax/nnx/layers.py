@@ -182,7 +182,7 @@ class KervConv(nnx.Conv, KernelConv):
     0.050
 
   Reference:
-    Wang et al., "KernelLayer Neural Networks", CVPR 2019; learnable hyperparameters: section
+    Wang et al., "Kervolutional Neural Networks", CVPR 2019; learnable hyperparameters: section
     3.4.
   """
 

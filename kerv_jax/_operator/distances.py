@@ -1,4 +1,4 @@
-"""Patch statistics at the cost of a convolution: one function each, no patches built.
+"""Inner product, distances and norms at the cost of a convolution: one function each, no patches.
 
 Every function takes the operands in the layout of the resolved options and returns an array that
 broadcasts with the output, in the output's layout and ``options.compute_dtype``.

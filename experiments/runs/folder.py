@@ -1,4 +1,15 @@
-"""The folder of a run: one live run at a time, its configuration, and what it ran on."""
+"""The folder of a run: one live run at a time, its configuration, and what it ran on.
+
+What lies in it, and which module writes it:
+
+* ``config.json``, the configuration, an object of its options; ``manifest.json``, commit, versions,
+  devices, data and command; here;
+* ``metrics.jsonl`` and ``timing.jsonl``, a JSON object a line for each evaluation, and
+  ``summary.json``, best and last score and times: ``metrics``;
+* ``checkpoints/STEP``, arrays and record of a step: ``store`` (their files) and ``record`` (what is
+  recorded); ``digests/STEP.sha256``, its seal: ``seals``; ``damaged/``, what was moved away:
+  ``checkpoints``.
+"""
 
 import datetime
 import json

@@ -170,7 +170,9 @@ class L1(AbsoluteDistanceKernel):
 class L2(SquaredDistanceKernel):
   """The L2 kernel is ``sqrt(sum (x - w)**2)``, the L2 norm.  Paper, eq. (9), p = 2.
 
-  The derivative at ``x == w`` is taken as 0.
+  The derivative at ``x == w`` is taken as 0.  The squares must be within the range of the dtype,
+  for float32 the differences between about 1e-19 and 1e19: below, the value is 0; above, it is
+  infinite with derivative 0.  ``Minkowski(2.0)`` has no such bounds, at the time of L1.
 
   Attributes:
     squared: True leaves out the square root; static.

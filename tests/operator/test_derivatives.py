@@ -219,3 +219,40 @@ def test_distances_that_overflow_on_the_way_are_as_defined(lhs, rhs, squared, ga
   ):
     out = kerv_general_dilated(x, w, (1, 1), "VALID", dimension_numbers=NHWC, kernel_fn=kernel)
     np.testing.assert_array_equal(out[0, 1, 1], np.full(2, expected))
+
+
+@pytest.mark.parametrize(("offset", "difference"), [(1.0, 0.1), (100.0, 0.01), (1000.0, 0.001)])
+def test_the_gradient_of_a_squared_distance_loses_what_the_page_on_accuracy_says(
+  offset, difference
+):
+  rng = np.random.default_rng(0)
+  lhs = np.float32(offset + difference * rng.standard_normal((2, 9, 9, 3)))
+  rhs = np.float32(offset + difference * rng.standard_normal((3, 3, 3, 4)))
+  g = rng.standard_normal((2, 7, 7, 4))
+
+  def gradient(lhs, rhs, kernel, **options):
+    run = functools.partial(
+      kerv_general_dilated, lhs, window_strides=(1, 1), padding="VALID", dimension_numbers=NHWC
+    )
+    loss = lambda rhs: jnp.vdot(run(rhs, kernel_fn=kernel, **options), jnp.asarray(g, rhs.dtype))  # noqa: E731
+    return np.float64(jax.grad(loss)(jnp.asarray(rhs)))
+
+  with jax.enable_x64(True):
+    exact = gradient(np.float64(lhs), np.float64(rhs), kernels.L2(squared=True), method="patches")
+    exact_norm = gradient(np.float64(lhs), np.float64(rhs), kernels.L2(), method="patches")
+  error = np.max(np.abs(gradient(lhs, rhs, kernels.L2(squared=True)) - exact))
+  assert error <= 5e-7 * offset / difference * np.max(np.abs(exact))
+  norm = gradient(lhs, rhs, kernels.Minkowski(2.0))
+  np.testing.assert_allclose(norm, exact_norm, rtol=1e-4, atol=1e-5 * np.max(np.abs(exact_norm)))
+
+
+@pytest.mark.parametrize(("scale", "expected"), [(1e-20, 0.0), (1e20, np.inf)])
+def test_the_range_of_a_squared_distance(scale, expected):
+  x, w = jnp.full((1, 1, 3), scale), jnp.zeros((1, 1, 3))
+  run = lambda x, kernel: kerv_general_dilated(x, w, (1,), "VALID", kernel_fn=kernel)[0, 0, 0]  # noqa: E731
+  value, gradient = jax.value_and_grad(run)(x, kernels.L2())
+  assert value == expected
+  np.testing.assert_array_equal(gradient, np.zeros_like(x))
+  value, gradient = jax.value_and_grad(run)(x, kernels.Minkowski(2.0))
+  np.testing.assert_allclose(value, scale * 3**0.5, rtol=1e-5)
+  np.testing.assert_allclose(gradient, np.full(x.shape, 3**-0.5), rtol=1e-5)

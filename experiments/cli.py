@@ -107,9 +107,12 @@ def list_command(command: ListCommand) -> int:
     console.print(describe(command.preset), highlight=False, markup=False)
     console.print_json(json.dumps(config))
     return 0
-  table = Table("preset", "in the paper", box=box.SIMPLE_HEAD, padding=0, pad_edge=False)
+  table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False)
+  table.add_column("preset", no_wrap=True)
+  table.add_column("in the paper")
+  table.add_column("published error")
   for name, preset in presets.PRESETS.items():
-    table.add_row(name, preset.source)
+    table.add_row(name, preset.source, preset.published)
   console.print(table, highlight=False)
   return 0
 
@@ -151,6 +154,6 @@ def describe(name: str) -> str:
   """
   preset = presets.get(name)
   twin = f" Its CNN: {preset.twin}." if preset.twin else ""
-  return (
-    f"{name}: {preset.source}.{twin}\nThe paper leaves open, and chosen here: {preset.left_open}."
-  )
+  published = f" Published error: {preset.published}." if preset.published else ""
+  left_open = f"The paper leaves open, and chosen here: {preset.left_open}."
+  return f"{name}: {preset.source}.{twin}{published}\n{left_open}"

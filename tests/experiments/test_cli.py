@@ -80,6 +80,7 @@ def test_list_shows_every_preset(capsys):
   assert main(["list"]) == 0
   printed = capsys.readouterr().out.split()
   assert set(PRESETS) <= set(printed)
+  assert {"7.51", "published"} <= set(printed)
   assert main(["list", "densenet40-cifar10+-knn"]) == 0
   printed = capsys.readouterr().out
   assert "Its CNN: densenet40-cifar10+-cnn" in " ".join(printed.split())

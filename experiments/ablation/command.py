@@ -160,7 +160,8 @@ def run(command: AblationCommand) -> int:
   """Makes the rows that are missing, and returns 1 if a row made again is not the same, else 0.
 
   Raises:
-    UsageError: if an option or the data will not do, or, in the end, if runs failed.
+    UsageError: if an option or the data will not do.
+    FailedRunsError: in the end, if runs failed.
   """
   command.check()
   out = command.out or command.folder("results")
@@ -188,6 +189,5 @@ def run(command: AblationCommand) -> int:
     from experiments.ablation import page  # imports matplotlib
 
     page.write(ReportCommand(out))
-  if pool.failed:
-    raise UsageError("these runs failed: " + "; ".join(pool.failed))
+  pool.check()
   return 1 if pool.others else 0

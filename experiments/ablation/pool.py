@@ -16,6 +16,11 @@ from experiments.ablation.plan import Plan
 from experiments.ablation.protocol import Spec, Training, identity, kind
 from experiments.ablation.rows import Rows
 from experiments.common.process import alone, end_all
+from experiments.failures import EXIT_UNSAVED, EXIT_USAGE, Failure, told
+
+
+class FailedRunsError(Failure):
+  """Runs failed; the others have their rows."""
 
 
 @dataclasses.dataclass
@@ -33,6 +38,7 @@ class Pool:
   say: Callable[[str], None] = print
   others: int = 0  # rows made again that differ
   failed: list[str] = dataclasses.field(default_factory=list)  # what went wrong, run by run
+  unsaved: bool = False  # whether it was a disk, as one that is full, of any
 
   def run(self, plan: Plan) -> None:
     """Carries out a plan, stage by stage; it is asked again after each."""
@@ -42,6 +48,13 @@ class Pool:
     while todo := self._missing(plan, finished):
       self._stage(todo)
       finished |= {identity(spec) for spec in todo}
+
+  def check(self) -> None:
+    """Raises a FailedRunsError if runs failed, with the exit code of a full disk if it was one."""
+    if self.failed:
+      error = FailedRunsError(f"these runs failed: {'; '.join(self.failed)}")
+      error.exit_code = EXIT_UNSAVED if self.unsaved else EXIT_USAGE
+      raise error
 
   def _missing(self, plan: Plan, finished: set[str]) -> list[Spec]:
     """The runs to make now, each once."""
@@ -81,8 +94,10 @@ class Pool:
     """Says what became of runs, each with its place in the stage."""
     error = future.exception()
     if error is not None:
-      if not isinstance(error, UsageError | OSError | BrokenProcessPool):
+      known = told(error) if isinstance(error, Exception) else None
+      if known is None and not isinstance(error, BrokenProcessPool):
         traceback.print_exception(error)
+      self.unsaved |= known is not None and known[0] == EXIT_UNSAVED
       self.failed.append(f"{'; '.join(map(describe, group))}: {error}")
       self.say(f"{places[group[0]]} {self.failed[-1]}")
       return

@@ -15,7 +15,7 @@ from experiments import UsageError, __main__
 from experiments.ablation import pool
 from experiments.ablation.command import AblationCommand, run
 from experiments.ablation.perform import Job, Outcome, perform
-from experiments.ablation.pool import Pool
+from experiments.ablation.pool import FailedRunsError, Pool
 from experiments.ablation.protocol import (
   Filters,
   Protocol,
@@ -23,7 +23,7 @@ from experiments.ablation.protocol import (
 )
 from experiments.ablation.rows import Rows
 from experiments.common import parameters, process
-from tests.experiments.ablation.jobs import OPTIONS, TINY, job
+from tests.experiments.ablation.jobs import OPTIONS, TINY, job, perform_while_the_disk_fills
 from tests.experiments.ablation.rows import training
 from tests.runs import ROOT
 
@@ -69,7 +69,7 @@ def test_of_a_group_only_what_is_missing_is_made(tmp_path, scripted):
 
 
 @pytest.mark.parametrize("error", [UsageError("no data"), BrokenProcessPool("it died")])
-def test_a_run_that_fails_does_not_stop_the_others(tmp_path, scripted, error):
+def test_a_run_that_fails_does_not_stop_the_others(tmp_path, scripted, capsys, error):
   def outcome(job):
     if job.specs[0].seed == 0:
       raise error
@@ -81,8 +81,49 @@ def test_a_run_that_fails_does_not_stop_the_others(tmp_path, scripted, error):
     f"training: cnn, rate 0.003, seed 0; training: cnn, rate 0.003, seed 1: {error}"
   ]
   assert len(jobs) == 2
+  assert capsys.readouterr().err == ""
+  with pytest.raises(FailedRunsError, match="these runs failed: training: cnn") as told:
+    made.check()
+  assert told.value.exit_code == 2
   # Which of the two comes first is the machine's affair.
   assert sorted(line.split("]")[0] for line in said) == ["[1/4", "[3/4", "[4/4"]
+
+
+def test_a_disk_that_fills_is_a_line(tiny, tmp_path, monkeypatch, capfd):
+  monkeypatch.setattr(
+    pool, "alone", lambda _, job: process.alone(perform_while_the_disk_fills, job)
+  )
+  where = ["--data", tiny[0], "--out", str(tmp_path / "rows"), "--weights", str(tmp_path / "w")]
+  options = ["--arms", "cnn", "--seeds", "0", "1", "2", "--workers", "1", "--together", "1"]
+  assert __main__.main(["ablation", "run", *options, *OPTIONS, *where]) == 4
+  out, err = capfd.readouterr()
+  first, second = (
+    f"training: cnn, rate 0.003, seed {seed}: [Errno 28] No space left on device" for seed in (0, 1)
+  )
+  assert err == f"error: these runs failed: {first}; {second}\n"
+  assert {f"[1/3] {first}", f"[2/3] {second}"} <= set(out.splitlines())
+  (row,) = Rows(tmp_path / "rows").all().values()  # of the one after them
+  assert row["spec"]["seed"] == 2
+  written = sorted(path.name for path in tmp_path.rglob("*") if path.is_file())
+  assert written == ["cnn-rate0.003-seed2.npz", "protocol.json", "rows.jsonl"]
+
+
+def test_rows_that_are_damaged_are_met_before_a_run_is_made(tmp_path, scripted, monkeypatch, tiny):
+  rows = Rows(tmp_path, Protocol(**vars(TINY) | {"data": tiny[1]}))
+  rows.add([rows.row(Training("cnn", 5), training())])
+
+  def damage(job):
+    rows.folder.joinpath("rows.jsonl").write_text('{"accuracy": NaN}\n')
+    return good(job)
+
+  made, jobs, _ = scripted(rows, damage)
+  with pytest.raises(UsageError, match="line 1, is no row"):
+    made.run(lambda rows: [Training("cnn", seed) for seed in range(3)])
+  assert len(jobs) == 1  # and not the others, which would be lost
+  options = {"data": tiny[0], "out": str(tmp_path), "batch_size": 8, "epochs": 4}
+  monkeypatch.setattr(pool, "alone", lambda *_: pytest.fail("a process was started"))
+  with pytest.raises(UsageError, match="line 1, is no row"):
+    run(AblationCommand("kernels", search_epochs=2, workers=1, together=1, **options))
 
 
 def dies():

@@ -45,13 +45,13 @@ def evaluate(
     UsageError: if there is no such run or checkpoint, it is damaged, it was saved with another
       configuration or other data, or an option will not do.
   """
-  folder = Path(folder)
-  values = read_config(folder)
-  config = from_dict(values)
   parallel = parallel or ParallelConfig()
   parallel.check()
   if batch_size is not None and not 1 <= batch_size <= LARGEST:
     raise UsageError(f"`--batch-size` must be from 1 to {LARGEST}, got {batch_size}")
+  folder = Path(folder)
+  values = read_config(folder)
+  config = from_dict(values)
   if data_dir is not None:
     data = dataclasses.replace(config.data, data_dir=data_dir)
     config = dataclasses.replace(config, data=data)

@@ -94,9 +94,12 @@ def _facts(
 ) -> dict[str, Any]:
   """Returns what all processes must have in common, by name."""
   facts = {f"`--{name}`": value for name, value in identifying(values).items()}
-  facts |= {f"`--run.{name}`": value for name, value in values["run"].items()}
-  for name in ("processes", "devices", "shard_params"):
-    facts[f"`--parallel.{name}`"] = getattr(config.parallel, name)
+  for part, names in (
+    ("run", values["run"]),
+    ("parallel", ("processes", "devices", "shard_params")),
+  ):
+    for name in names:
+      facts[f"`--{part}.{name.replace('_', '-')}`"] = values[part][name]
   about = environment()
   versions = {f"version of {name}": version for name, version in about["versions"].items()}
   return (

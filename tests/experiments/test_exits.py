@@ -117,7 +117,32 @@ def test_environment_that_jax_cannot_use_is_one_line(data, tmp_path, name, value
 def test_devices_that_there_cannot_be_are_one_line(data, tmp_path, capsys, command):
   words = {"train": ["lenet5-sample-cnn", "--data.name", data], "eval": [str(tmp_path)]}[command]
   assert main([command, *words, "--parallel.devices", "0"]) == 2
-  assert re.fullmatch("error: .*\n", capsys.readouterr().err)
+  assert capsys.readouterr().err == "error: `--parallel.devices` must be at least 1, got 0\n"
+
+
+@pytest.mark.parametrize("command", ["train", "eval"])
+def test_checkpoints_that_may_not_be_read_are_one_line(
+  data, tmp_path, monkeypatch, capsys, command
+):
+  words = ["--data.name", data, "--data.batch-size", "8", "--run.out", str(tmp_path / "run")]
+  train = ["train", "lenet5-sample-cnn", *words, "--run.stop-after", "1"]
+  assert main(train) == 0
+  capsys.readouterr()
+  for name in ("listdir", "scandir"):
+    monkeypatch.setattr(os, name, forbidding(getattr(os, name), tmp_path / "run" / "checkpoints"))
+  assert main(train if command == "train" else ["eval", str(tmp_path / "run")]) in (2, 4)
+  assert re.fullmatch("error: .*Permission denied: '.*checkpoints'.*\n", capsys.readouterr().err)
+
+
+def forbidding(function, folder):
+  """A function of a folder that has no right to look into this one."""
+
+  def call(path="."):
+    if os.fspath(path) == os.fspath(folder):
+      raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), os.fspath(path))
+    return function(path)
+
+  return call
 
 
 FAILED = [
@@ -164,6 +189,17 @@ def test_error_that_nobody_has_foreseen_keeps_its_traceback(monkeypatch):
   monkeypatch.setattr(cli, "list_command", fail)
   with pytest.raises(RuntimeError, match="a mistake"):
     main(["list"])
+
+
+@pytest.mark.parametrize("code", [3, 4, 5])
+def test_process_that_failed_waits_for_no_thread(code):
+  """As Orbax's after a save that failed, for minutes."""
+  wait = "threading.Thread(target=time.sleep, args=(60,)).start()"
+  program = f"import threading, time; from experiments.__main__ import _leave; {wait}; "
+  done = subprocess.run(
+    [sys.executable, "-c", f"{program}_leave({code})"], cwd=runs.ROOT, timeout=30, check=False
+  )
+  assert done.returncode == code
 
 
 class Full(io.StringIO):

@@ -105,10 +105,15 @@ def test_the_target_of_other_data_is_the_cnns(tmp_path):
   assert Evidence(rows.all(), PAPERS).target == 0.98
 
 
-def test_other_protocols_are_not_compared_with_the_paper(tmp_path):
-  fill(Rows(tmp_path, Protocol(data=MNIST, epochs=10)))
-  report(ReportCommand(str(tmp_path), None))
-  assert "paper says" not in (tmp_path / "README.md").read_text()
+@pytest.mark.parametrize("other", [{"epochs": 10}, {"data": "of another set"}])
+def test_other_protocols_are_not_compared_with_the_paper(tmp_path, other):
+  rows, file = fill(Rows(tmp_path / "rows", Protocol(**{"data": MNIST} | other))), readme(tmp_path)
+  evidence = Evidence(rows.all(), rows.protocol)
+  text = page.page(evidence, "mnist", [])
+  for words in ("paper says", "The paper's MNIST section", "99.05", "92.22", "twice as fast"):
+    assert words not in text
+  assert report(ReportCommand(str(rows.folder), str(file))) == 0
+  assert "\nold\n" in file.read_text()
 
 
 def test_the_page_of_some_rows_says_what_is_missing(tmp_path):

@@ -19,6 +19,7 @@ from rich.console import Console
 
 from experiments import UsageError
 from experiments.common.digests import digest
+from experiments.common.environment import environment
 from experiments.configs import build
 from experiments.data import StreamedDataset
 from experiments.engine.layout import Layout
@@ -154,10 +155,16 @@ def test_configuration_that_was_edited_is_not_evaluated(copied):
   folder, _ = copied
   good = evaluate(folder)
   assert (good["step"], good["sealed"]) == (14, True)
-  change(folder, lambda c: c["model"].update(degree=3))
-  with pytest.raises(UsageError, match=r"config\.json is not what .*`--model.degree` was 2, now 3"):
-    evaluate(folder)
-  change(folder, lambda c: c["model"].update(degree=2) or c["optim"].update(momentum=0.5))
+  edits = {"model": {"degree": 3}, "data": {"normalisation": "channel"}}
+  for part, edit in edits.items():
+    ((name, value),) = edit.items()
+    before = json.loads((folder / "config.json").read_text())[part][name]
+    change(folder, lambda c, part=part, edit=edit: c[part].update(edit))
+    told = f"`--{part}.{name}` was {json.dumps(before)}, now {json.dumps(value)}"
+    with pytest.raises(UsageError, match=rf"config\.json is not what .*{told}"):
+      evaluate(folder)
+    change(folder, lambda c, part=part, old={name: before}: c[part].update(old))
+  change(folder, lambda c: c["optim"].update(momentum=0.5))
   assert evaluate(folder) == good  # which does not decide a score
   with pytest.raises(UsageError, match=r"`--optim.momentum` was 0.5, now 0.9"):
     train(copied[1])
@@ -347,6 +354,59 @@ def test_damaged_checkpoint_is_moved_away_from_a_disk_that_is_linked_to(tmp_path
   monkeypatch.setattr(os, "rename", other_disk)
   assert restore(tmp_path).step == 1
   assert (tmp_path / "damaged" / "2").is_dir()
+
+
+# Several processes
+
+
+COMMON = {
+  "`--seed`": lambda patch, config: dataclasses.replace(config, seed=9),
+  "`--data.flip`": lambda patch, config: within(config, data={"flip": False}),
+  "`--run.save-every`": lambda patch, config: within(config, run={"save_every": 3}),
+  "`--parallel.processes`": lambda patch, config: within(config, parallel={"processes": 3}),
+  "the digest of the data": lambda patch, config: patch.setattr(
+    run, "build", lambda *parts: build.build(*parts)._replace(fingerprint="another")
+  ),
+  "the digest of the code": lambda patch, config: patch.setattr(run, "code_digest", lambda: "x"),
+  "the commit": lambda patch, config: patch.setattr(
+    run, "environment", lambda: environment() | {"commit": "another"}
+  ),
+  "version of jax": lambda patch, config: patch.setattr(
+    run, "environment", lambda: environment() | {"versions": environment()["versions"] | {"jax": 0}}
+  ),
+  "the folder of the run": lambda patch, config: patch.chdir(Path(config.data.name).parent),
+}
+
+
+def within(config, **parts):
+  """The configuration with other options in its parts."""
+  changed = {name: dataclasses.replace(getattr(config, name), **p) for name, p in parts.items()}
+  return dataclasses.replace(config, **changed)
+
+
+@pytest.mark.parametrize("name", COMMON)
+def test_processes_compare_what_decides_a_run(trained, tmp_path, monkeypatch, name):
+  config = within(
+    trained[1],
+    run={"out": "run"},
+    parallel={"coordinator": "127.0.0.1:1", "processes": 2, "process": 1},
+  )
+  compared = []
+
+  def agree(facts):
+    compared.append(facts)
+    raise UsageError("enough")
+
+  monkeypatch.setattr(run, "connect", lambda _: None)
+  monkeypatch.setattr(run, "agree", agree)
+  monkeypatch.chdir(tmp_path)
+  for change in (lambda patch, config: None, COMMON[name]):
+    with monkeypatch.context() as patch, pytest.raises(UsageError, match="enough"):
+      train(change(patch, config) or config)
+  one, other = compared
+  assert one.keys() == other.keys()
+  assert {key for key in one if one[key] != other[key]} == {name}
+  assert list(tmp_path.iterdir()) == []
 
 
 # How long it lives

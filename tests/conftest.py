@@ -5,6 +5,7 @@ tests start; and the compiler's lowest effort, since tests are mostly compilatio
 """
 # ruff: noqa: E402
 
+import gc
 import importlib.metadata
 import os
 
@@ -21,7 +22,7 @@ import jax
 import pytest
 
 hypothesis.settings.register_profile(
-  "ci", max_examples=40, derandomize=True, deadline=None, database=None
+  "ci", max_examples=25, derandomize=True, deadline=None, database=None
 )
 hypothesis.settings.register_profile(
   "full", parent=hypothesis.settings.get_profile("ci"), max_examples=2000
@@ -51,6 +52,12 @@ def pytest_collection_modifyitems(config, items):
   chosen = {item for same in cases.values() for item in same[:: -(-len(same) // most)]}
   config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
   items[:] = [item for item in items if item in chosen]
+
+
+def pytest_collection_finish():
+  """Traces are many small objects that stay: collecting garbage was one second in twelve."""
+  gc.freeze()
+  gc.set_threshold(50_000, 20, 100)
 
 
 @pytest.fixture(autouse=True)

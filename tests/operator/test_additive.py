@@ -35,6 +35,9 @@ KERNELS = [
 SMOOTH = [Wave(0.8), SoftWave(0.8, temperature=0.5)]
 HYPER = [kernels.Minkowski(3.0), kernels.Huber(0.8), SoftWave(0.8, temperature=0.5)]
 every_kernel = pytest.mark.parametrize("kernel", KERNELS, ids=name)
+# Those that differ in how derivatives are made: a profile of the statistic, a pair that is found, a
+# weighted mean, and statistics that several terms share.
+every_form = pytest.mark.parametrize("kernel", [KERNELS[i] for i in (0, 1, 7, 8)], ids=name)
 
 
 def close(actual, expected, tolerance=1e-5):
@@ -78,7 +81,8 @@ def test_both_forms_agree_with_the_loops(case, form, monkeypatch):
     kernel = jax.tree.map(jnp.asarray, additive.make(**values))
     out, pull = jax.vjp(jax.jit(kerv), jnp.asarray(lhs), jnp.asarray(rhs), kernel)
     found = jax.jit(pull)(jnp.asarray(cotangent))
-  jax.clear_caches()
+  if form == "accelerator":
+    jax.clear_caches()
   close(out, expected, 1e-8)
   leaves = jax.tree.leaves(kernel)
   dx, dw, dp = reference.kervolution_vjp(
@@ -88,23 +92,25 @@ def test_both_forms_agree_with_the_loops(case, form, monkeypatch):
   close(jax.tree.leaves(found), [dx, dw, *dp], 1e-8)
 
 
-@every_kernel
+@every_form
 def test_forward_mode_is_the_transpose_of_reverse_mode(kernel):
   lhs, rhs = operands()
   args = lhs, rhs, jax.tree.map(jnp.float32, kernel)
   tangents = jax.tree.map(
     lambda v: jnp.cos(jnp.arange(v.size, dtype=v.dtype)).reshape(v.shape), args
   )
-  out, forward = jax.jit(lambda *a: jax.jvp(kerv, *a))(args, tangents)
+  directional = jax.jit(lambda *a: jax.jvp(kerv, *a))
+  out, forward = directional(args, tangents)
   cotangent = jnp.sin(jnp.arange(out.size, dtype=out.dtype)).reshape(out.shape)
   found = jax.jit(lambda *a: jax.vjp(kerv, *a)[1](cotangent))(*args)
   products = jax.tree.leaves(jax.tree.map(jnp.vdot, found, tangents))
   close(jnp.vdot(cotangent, forward), sum(products), 1e-4)
   for i in range(2):  # some of the operands alone
     some = jax.tree.map(jnp.zeros_like, tangents)
-    alone = jax.jvp(lambda v: kerv(*args[:i], v, *args[i + 1 :]), (args[i],), (tangents[i],))[1]  # noqa: B023
+    one = lambda v: kerv(*args[:i], v, *args[i + 1 :])  # noqa: B023, E731
+    alone = jax.jit(lambda *a, one=one: jax.jvp(one, *a))((args[i],), (tangents[i],))[1]
     some = (*some[:i], tangents[i], *some[i + 1 :])
-    close(alone, jax.jit(lambda *a: jax.jvp(kerv, *a))(args, some)[1], 1e-4)
+    close(alone, directional(args, some)[1], 1e-4)
 
 
 @pytest.mark.parametrize("kernel", SMOOTH, ids=name)
@@ -115,7 +121,7 @@ def test_second_derivatives_of_smooth_terms(kernel):
     check_grads(jax.jit(kerv), (lhs, rhs, kernel), order=2, rtol=1e-5, atol=1e-5)
 
 
-@every_kernel
+@every_form
 def test_second_derivatives_agree_with_the_definition(kernel):
   with jax.enable_x64(True):
     lhs, rhs = operands((1, 4, 4, 4), (3, 2, 2, 2), dtype="float64")
@@ -221,7 +227,7 @@ def test_an_empty_batch_gives_an_empty_output(kernel):
 # Transformations
 
 
-@every_kernel
+@every_form
 def test_vmap_of_operands_and_kernel(kernel):
   def item(value, axis, index):
     return value if axis is None else jax.tree.map(lambda leaf: leaf[index], value)
@@ -243,7 +249,7 @@ def test_vmap_of_operands_and_kernel(kernel):
       close(together, jax.tree.map(lambda *values: jnp.stack(values), *apart), 1e-9)
 
 
-@every_kernel
+@every_form
 def test_checkpoint_scan_and_pieces_of_a_batch(kernel):
   lhs, rhs = operands((4, 6, 5, 4))
 

@@ -1,6 +1,6 @@
 """Random cases: auto, conv, patches and the NumPy reference over every option at once.
 
-40 cases by default; 2,000 with ``HYPOTHESIS_PROFILE=full``.
+25 cases by default; 2,000 with ``HYPOTHESIS_PROFILE=full``.
 """
 
 from collections.abc import Callable

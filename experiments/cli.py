@@ -45,8 +45,8 @@ class EvalCommand:
   folder: Annotated[str, tyro.conf.Positional]
   """Of the run."""
   checkpoint: Literal["newest", "best"] | int = "newest"
-  """The newest, the one with the best test accuracy (which is then no honest estimate), or that of
-  a step."""
+  """The newest; the best, by the accuracy on `--data.validation` examples or, in a run without
+  them, on the test set (which is then no honest estimate); or that of a step."""
   crops: Literal[1, 10] = 1
   """Pieces of each image, for ImageNet."""
   batch_size: int | None = None

@@ -1,10 +1,11 @@
-"""Weight initializers: PyTorch's defaults, which the paper's results depend on.
+"""Weight initializers: PyTorch's defaults, which the paper's results depend on, and others.
 
 The authors trained with PyTorch's default initialization, and kernel functions feel the scale of
 their filters: a LeNet-5 with polynomial kervolution in both layers learns MNIST from it, and gives
 NaN from Flax's default (LeCun normal).
 """
 
+import functools
 import math
 import operator
 from collections.abc import Callable, Sequence
@@ -12,8 +13,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-__all__ = ["torch_bias_init", "torch_kernel_init"]
+__all__ = ["dirac_kernel_init", "torch_bias_init", "torch_kernel_init", "whitening"]
 
 
 def torch_kernel_init(key: jax.Array, shape: Sequence[int], dtype: Any = None) -> jax.Array:
@@ -105,6 +107,122 @@ def torch_bias_init(fan_in: int) -> Callable[..., jax.Array]:
     return _uniform(key, shape, dtype, 1 / math.sqrt(count))
 
   return init
+
+
+def dirac_kernel_init(key: jax.Array, shape: Sequence[int], dtype: Any = None) -> jax.Array:
+  """Initializer of a convolution that starts by passing its input on.
+
+  Filter i, for each of the first ``in_features`` filters, is 1 at the middle of the window in
+  channel i and 0 elsewhere; the rest are ``torch_kernel_init``'s.
+
+  It is the initializer itself: pass it, do not call it.
+
+  Args:
+    key: a PRNG key.
+    shape: of the weights, ``(*window, in_features, out_features)``.
+    dtype: a real floating dtype; None is JAX's default float.
+
+  Returns:
+    The weights, of that shape and dtype.
+
+  Raises:
+    ValueError: if ``shape`` has fewer than two axes, or no inputs.
+    TypeError: if ``dtype`` is not a real floating dtype.
+
+  Example:
+    >>> import jax
+    >>> from kerv_jax.initializers import dirac_kernel_init
+    >>> kernel = dirac_kernel_init(jax.random.key(0), (3, 3, 2, 5))
+    >>> print(kernel[1, 1, :, :2], abs(kernel[..., :2]).sum())
+    [[1. 0.]
+     [0. 1.]] 2.0
+
+  Reference:
+    Zagoruyko and Komodakis, "DiracNets", 2017.
+  """
+  weights = torch_kernel_init(key, shape, dtype)
+  *window, inputs, outputs = shape
+  same = min(inputs, outputs)
+  middle = tuple((size - 1) // 2 for size in window)
+  dirac = jnp.zeros((*window, inputs, same), weights.dtype)
+  dirac = dirac.at[(*middle, slice(None, same))].set(jnp.eye(same, dtype=weights.dtype))
+  return weights.at[..., :same].set(dirac)
+
+
+def whitening(images: Any, epsilon: float = 5e-4) -> Callable[..., jax.Array]:
+  r"""Makes an initializer of filters that whiten patches of images.
+
+  The filters are :math:`v / \sqrt{\lambda + \epsilon}` for the eigenvectors v and eigenvalues
+  :math:`\lambda` of the covariance of all patches, the largest first, and then their negatives.
+  An eigenvector's largest element is positive.
+
+  Args:
+    images: images as the network sees them, (number, height, width, channels), say 5,000 of the
+      training set.
+    epsilon: :math:`\epsilon`, positive.
+
+  Returns:
+    An initializer ``(key, shape, dtype=None) -> filters``, for the shape
+    ``(height, width, channels, features)`` with at most ``2 * height * width * channels``
+    features, an even number; the key has no part in it. It raises a ValueError for any other.
+
+  Raises:
+    ValueError: if ``images`` are not images, or ``epsilon`` is not positive.
+
+  Example:
+    >>> import jax, numpy as np
+    >>> from kerv_jax.initializers import whitening
+    >>> images = np.random.default_rng(0).normal(size=(10, 8, 8, 3))
+    >>> filters = whitening(images)(jax.random.key(0), (2, 2, 3, 24))
+    >>> bool((filters[..., :12] == -filters[..., 12:]).all())
+    True
+
+  Reference:
+    Page, "How to train your ResNet 8: bag of tricks", 2019.
+  """
+  images = np.asarray(images, np.float32)
+  if images.ndim != 4 or 0 in images.shape:
+    raise ValueError(
+      f"`images` must be (number, height, width, channels), got shape {images.shape}"
+    )
+  if not epsilon > 0:
+    raise ValueError(f"`epsilon` must be positive, got {epsilon}")
+
+  @functools.cache
+  def filters(height: int, width: int) -> np.ndarray:
+    values, vectors = np.linalg.eigh(_patch_covariance(images, height, width))
+    vectors = vectors[:, ::-1]
+    largest = np.take_along_axis(vectors, np.abs(vectors).argmax(axis=0)[None], axis=0)
+    scaled = vectors * np.sign(largest) / np.sqrt(np.maximum(values[::-1], 0) + epsilon)
+    return scaled.reshape(height, width, images.shape[-1], -1)
+
+  def init(key: jax.Array, shape: Sequence[int], dtype: Any = None) -> jax.Array:
+    del key
+    most = 2 * math.prod(shape[:-1])
+    fits = len(shape) == 4 and shape[0] <= images.shape[1] and shape[1] <= images.shape[2]
+    if not fits or shape[2] != images.shape[-1] or not (0 < shape[3] <= most) or shape[3] % 2:
+      raise ValueError(
+        f"`shape` must be (height, width, {images.shape[-1]}, an even number of features, at most "
+        f"{most}) for images of shape {images.shape}, got {tuple(shape)}"
+      )
+    half = filters(shape[0], shape[1])[..., : shape[3] // 2]
+    return jnp.asarray(np.concatenate([half, -half], axis=-1), dtype or jnp.float32)
+
+  return init
+
+
+def _patch_covariance(images: np.ndarray, height: int, width: int) -> np.ndarray:
+  """Covariance of patches, in float64, features in the order (row, column, channel)."""
+  rows, columns = images.shape[1] - height + 1, images.shape[2] - width + 1
+  taps = [
+    images[:, i : i + rows, j : j + columns].reshape(-1, images.shape[-1])
+    for i in range(height)
+    for j in range(width)
+  ]
+  number = len(taps[0])
+  means = np.concatenate([tap.mean(axis=0, dtype=np.float64) for tap in taps])
+  moments = np.block([[np.asarray(a.T @ b, np.float64) for b in taps] for a in taps]) / number
+  return moments - np.outer(means, means)
 
 
 def _uniform(key: jax.Array, shape: Sequence[int], dtype: Any, bound: float) -> jax.Array:

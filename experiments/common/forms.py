@@ -63,7 +63,8 @@ def conform(value: Any, form: type[Form], name: str = "") -> Form:
 
   Args:
     value: The value.
-    form: A dataclass, each of whose fields must be there; or `list[X]`, `tuple[X, ...]`,
+    form: A dataclass, each of whose fields must be there, but for those whose default is None,
+      which older files do not have; or `list[X]`, `tuple[X, ...]`,
       `dict[str, X]`, a union, a `Literal`, `bool`, `int`, `float` (finite), `str`, `None`, `Any`.
     name: What errors call the value.
 
@@ -114,7 +115,8 @@ def _dataclass(values: Mapping[str, Any], form: Any, name: str) -> Any:
     for each, hint in hints.items()
     if each in values
   }
-  if missing := [each for each in hints if each not in values]:
+  left_out = {field.name for field in dataclasses.fields(form) if field.default is None}
+  if missing := [each for each in hints if each not in values and each not in left_out]:
     raise FormError(f"missing: {', '.join(f'`{prefix}{each}`' for each in missing)}")
   return form(**fields)
 

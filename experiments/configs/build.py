@@ -1,20 +1,18 @@
 """From a configuration to what it names: the network, the data, the trainer."""
 
 import dataclasses
-import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from experiments import UsageError, data
 from experiments.common.digests import digest
-from experiments.common.kernels import KERNELS, kernel
-from experiments.configs.config import ModelConfig, TrainConfig
+from experiments.configs.config import TrainConfig
 from experiments.configs.identity import STREAMED
+from experiments.configs.networks import WHITENED, network
 from experiments.configs.ranges import LARGEST
 from experiments.data import (
   IMAGENET,
@@ -30,8 +28,6 @@ from experiments.engine import optim
 from experiments.engine.layout import Layout
 from experiments.engine.step import Learner
 from experiments.engine.trainer import Trainer, to_device
-from kerv_jax import models
-from kerv_jax.nn import KervConv
 
 SMALLEST_LENET_IMAGE = 12
 SAMPLED = 64
@@ -79,7 +75,18 @@ def build(config: TrainConfig, layout: Layout) -> Parts:
     shape, normalisation = dataset.train.images.shape[1:], UNIT
     if config.data.normalisation == "channel":
       normalisation = Normalisation.by_channel(dataset.train.images)
+    images = np.asarray(normalisation(jnp.asarray(dataset.train.images[:WHITENED])))
   else:
+    for option, value in (
+      ("--data.validation", config.data.validation),
+      ("--eval.views", config.eval.views),
+      ("--model.name", config.model.name if config.model.name == "fastnet" else None),
+    ):
+      if value is not None:
+        raise UsageError(
+          f"`{option}` {value} is for images that are held in memory, not for {config.data.name}"
+        )
+    images = None
     shape = dataset.size, dataset.size, dataset.channels
     normalisation = IMAGENET if config.data.normalisation == "channel" else UNIT
     if config.data.flip or config.data.pad:
@@ -87,7 +94,8 @@ def build(config: TrainConfig, layout: Layout) -> Parts:
         "`--data.flip` and `--data.pad` are for images that are held in memory; those of "
         f"{config.data.name} are always cropped and flipped at random"
       )
-  model = network(config.model, dataset.num_classes)
+  whitened = images if config.model.name == "fastnet" else None
+  model = network(config.model, dataset.num_classes, whitened)
   if config.model.name == "lenet5" and min(shape[:2]) < SMALLEST_LENET_IMAGE:
     raise UsageError(
       f"`--data.name` must have images of at least {SMALLEST_LENET_IMAGE}x{SMALLEST_LENET_IMAGE} "
@@ -115,16 +123,27 @@ def build(config: TrainConfig, layout: Layout) -> Parts:
     model,
     optim.make_optimizer(config.optim, **lengths),
     normalisation=normalisation,
-    augmentation=Augmentation(flip=config.data.flip, pad=config.data.pad),
+    augmentation=Augmentation(
+      flip=config.data.flip,
+      pad=config.data.pad,
+      alternate=steps_per_epoch if config.data.flip_mode == "alternating" else 0,
+    ),
     smoothing=config.optim.label_smoothing,
     dtype=dtype,
+    views=config.eval.views,
   )
   in_memory = isinstance(dataset, Dataset)
   trainer = Trainer(learner, layout=layout, loop=None if in_memory else "python")
   sizes = {"batch_size": config.data.batch_size, "seed": config.seed, "devices": layout.size}
   feed: Feed
   if in_memory:
-    feed = MemoryFeed(to_device(dataset.train, layout), to_device(dataset.test, layout), **sizes)
+    held_out = dataset.validation
+    feed = MemoryFeed(
+      to_device(dataset.train, layout),
+      to_device(dataset.test, layout),
+      validation=None if held_out is None else to_device(held_out, layout),
+      **sizes,
+    )
   else:
     feed = StreamFeed(dataset, **sizes)
   try:
@@ -138,10 +157,20 @@ def build(config: TrainConfig, layout: Layout) -> Parts:
     trainer,
     feed,
     shape,
-    f"{dataset.description}: {len(dataset.train):,} to train, {len(dataset.test):,} to test",
+    _description(config, dataset),
     lambda step: float(np.asarray(schedule(step))),
     lengths["total_steps"],
     fingerprint(dataset),
+  )
+
+
+def _description(config: TrainConfig, dataset: Dataset | StreamedDataset) -> str:
+  """Returns a line that says what the data are, and how they are tested."""
+  validation = f"{config.data.validation:,} to validate, " if config.data.validation else ""
+  views = f" (each {config.eval.views})" if config.eval.views else ""
+  return (
+    f"{dataset.description}: {len(dataset.train):,} to train, {validation}"
+    f"{len(dataset.test):,} to test{views}"
   )
 
 
@@ -157,7 +186,8 @@ def fingerprint(dataset: Dataset | StreamedDataset) -> str:
   """
   parts: dict[str, Any] = {"classes": np.asarray(dataset.num_classes)}
   if isinstance(dataset, Dataset):
-    for name, part in (("train", dataset.train), ("test", dataset.test)):
+    named = {"train": dataset.train, "test": dataset.test, "validation": dataset.validation}
+    for name, part in ((name, part) for name, part in named.items() if part is not None):
       parts[name] = {"images": part.images, "labels": part.labels}
     return digest(parts)
   for name, examples in (("train", dataset.train), ("test", dataset.test)):
@@ -177,6 +207,15 @@ def load(config: TrainConfig) -> Dataset | StreamedDataset:
     config: configuration of the run.
   """
   dataset = data.load(config.data.name, config.data.data_dir, option="--data.name")
+  held_out = config.data.validation
+  if held_out is not None and isinstance(dataset, Dataset):
+    number = len(dataset.train)
+    if held_out >= number:
+      raise UsageError(f"`--data.validation` must be below {number}, got {held_out}")
+    order = np.random.default_rng(1).permutation(number)
+    rest, chosen = np.sort(order[held_out:]), np.sort(order[:held_out])
+    validation = dataset.train[chosen]
+    dataset = dataclasses.replace(dataset, train=dataset.train[rest], validation=validation)
   parts = {"train": config.data.train_examples, "test": config.data.test_examples}
   for part, number in parts.items():
     examples = getattr(dataset, part)
@@ -188,52 +227,6 @@ def load(config: TrainConfig) -> Dataset | StreamedDataset:
     chosen = examples[index] if isinstance(dataset, Dataset) else _Part(examples, index)
     dataset = dataclasses.replace(dataset, **{part: chosen})
   return dataset
-
-
-def network(config: ModelConfig, num_classes: int) -> nn.Module:
-  """Returns the network that a configuration names.
-
-  Args:
-    config: configuration of the network.
-    num_classes: number of classes, the outputs of the last layer.
-  """
-  kerv = kervolution(config)
-  first, rest = (kerv, kerv if config.layers == "all" else nn.Conv)
-  if config.name == "lenet5":
-    return models.LeNet5(num_classes=num_classes, conv1=first, conv2=rest)
-  options: dict[str, Any] = {
-    "num_classes": num_classes,
-    "conv": rest,
-    "stem": first,
-    "dtype": jnp.bfloat16 if config.dtype == "bfloat16" else None,
-    "remat": config.remat,
-  }
-  if config.name in ("resnet8", "resnet20", "resnet32", "resnet110"):
-    return models.CifarResNet(depth=int(config.name.removeprefix("resnet")), **options)
-  classes: dict[str, Callable[..., nn.Module]] = {
-    "resnet18": models.ResNet18,
-    "resnet34": models.ResNet34,
-    "resnet50": models.ResNet50,
-    "resnet101": models.ResNet101,
-    "googlenet": models.GoogLeNet,
-    "densenet40": models.DenseNet,
-  }
-  return classes[config.name](**options)
-
-
-def kervolution(config: ModelConfig) -> Callable[..., nn.Module]:
-  """Returns the class of the kervolutional layers; of convolutions for the CNN.
-
-  Args:
-    config: configuration of the network.
-  """
-  if config.kernel == "none":
-    return nn.Conv
-  kernel_fn = kernel(
-    config.kernel, degree=config.degree, balance=config.balance, gamma=config.gamma
-  )
-  learnable = KERNELS[config.kernel].learnable if config.learnable else False
-  return functools.partial(KervConv, kernel_fn=kernel_fn, learnable=learnable)
 
 
 @dataclasses.dataclass(frozen=True)

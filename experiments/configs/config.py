@@ -9,11 +9,13 @@ from experiments import UsageError
 from experiments.common.forms import FormError, conform
 from experiments.common.kernels import KERNELS, KernelName
 from experiments.configs.ranges import check_ranges
+from experiments.data.views import ViewsName
 from experiments.engine.optim import SGDConfig
 from experiments.engine.processes import ParallelConfig
 
 ModelName = Literal[
   "lenet5",
+  "fastnet",
   "resnet8",
   "resnet20",
   "resnet32",
@@ -53,6 +55,8 @@ class ModelConfig:
   needs JAX_ENABLE_X64=1."""
   remat: bool = False
   """Whether blocks are computed again in the backward pass, to save memory."""
+  widths: tuple[int, ...] | None = None
+  """Of fastnet: the features of its three groups; if not given, 64 256 256."""
 
   def check(self) -> None:
     """Raises a UsageError for the first option that will not do."""
@@ -72,8 +76,13 @@ class ModelConfig:
       raise UsageError(
         "`--model.balance` must be positive where it is learnt, got 0: it is stored by a softplus"
       )
-    if self.remat and self.name == "lenet5":
-      raise UsageError("`--model.remat` must be off for lenet5, which has no blocks")
+    if self.remat and self.name in ("lenet5", "fastnet"):
+      raise UsageError(f"`--model.remat` must be off for {self.name}, which has no blocks")
+    widths = self.widths
+    if widths is not None and self.name != "fastnet":
+      raise UsageError(f"`--model.widths` is for fastnet alone, got {widths} for {self.name}")
+    if widths is not None and not (len(widths) == 3 and all(1 <= each <= 4096 for each in widths)):
+      raise UsageError(f"`--model.widths` must be three numbers from 1 to 4096, got {widths}")
     if self.name == "lenet5" and self.dtype == "bfloat16":
       raise UsageError("`--model.dtype` must be float32 or float64 for lenet5, got bfloat16")
 
@@ -91,6 +100,9 @@ class DataConfig:
   """Examples in a step, over all devices."""
   flip: bool = False
   """Mirror every other training image, left to right."""
+  flip_mode: Literal["alternating"] | None = None
+  """Which ones: if not given, a random half in each step; alternating: each in every other epoch,
+  of which the first is random."""
   pad: int = 0
   """Pixels to reflect around a training image before a random crop of its own size."""
   normalisation: Literal["unit", "channel"] = "unit"
@@ -100,6 +112,9 @@ class DataConfig:
   """Use only so many training examples, the same whatever the seed; if not given, all."""
   test_examples: int | None = None
   """Use only so many test examples, the same whatever the seed; if not given, all."""
+  validation: int | None = None
+  """Hold so many training examples out, the same whatever the seed, and choose the best checkpoint
+  by them; if not given, it is chosen by the test set: its test accuracy is no honest estimate."""
 
   def check(self) -> None:
     """Raises a UsageError for the first option that will not do."""
@@ -107,7 +122,9 @@ class DataConfig:
       raise UsageError(f"`--data.batch-size` must be at least 1, got {self.batch_size}")
     if self.pad < 0:
       raise UsageError(f"`--data.pad` must be at least 0, got {self.pad}")
-    for name in ("train_examples", "test_examples"):
+    if self.flip_mode is not None and not self.flip:
+      raise UsageError(f"`--data.flip-mode` {self.flip_mode} needs `--data.flip`, which is off")
+    for name in ("train_examples", "test_examples", "validation"):
       value = getattr(self, name)
       if value is not None and value < 1:
         raise UsageError(f"`--data.{name.replace('_', '-')}` must be at least 1, got {value}")
@@ -123,6 +140,9 @@ class EvalConfig:
   """Examples at a time, over all devices, at most."""
   targets: tuple[float, ...] = (0.94,)
   """Test accuracies to which the seconds of training are reported."""
+  views: ViewsName | None = None
+  """Looks at each test image whose scores are averaged: mirrored, the image and its mirror image;
+  shifted, both and both shifted by a pixel; if not given, the image alone."""
 
   def check(self) -> None:
     """Raises a UsageError for the first option that will not do."""

@@ -32,7 +32,7 @@ def deciding_scores(options: Mapping[str, Any]) -> dict[str, Any]:
   return {
     name: value
     for name, value in options.items()
-    if name.startswith("model.") or name == "data.normalisation"
+    if name.startswith("model.") or name in ("data.normalisation", "eval.views")
   }
 
 

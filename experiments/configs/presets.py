@@ -1,4 +1,4 @@
-"""One configuration for each row of the paper's tables, and one for its CNN.
+"""One configuration for each row of the paper's tables, one for its CNN, and fast ones.
 
 Each preset says what the paper leaves open, and what was chosen. A pair differs in the first layer
 alone: same data, order, initial weights and schedule.
@@ -16,6 +16,7 @@ from experiments.configs.config import (
   ModelName,
   TrainConfig,
 )
+from experiments.configs.recipes import fast
 from experiments.engine.optim import SGDConfig
 
 
@@ -93,13 +94,20 @@ def get(name: str) -> Preset:
 
 
 def _add(
-  name: str, config: TrainConfig, knns: dict[str, ModelConfig], source: str, left_open: str
+  name: str,
+  config: TrainConfig,
+  knns: dict[str, ModelConfig],
+  source: str,
+  left_open: str,
+  published: str = "",
 ) -> None:
   """Adds a CNN and its kervolutional twins, by the endings of their names."""
-  cnn = dataclasses.replace(
-    config, model=ModelConfig(name=config.model.name, kernel="none", layers="first")
+  model = ModelConfig(
+    name=config.model.name, kernel="none", layers="first", widths=config.model.widths
   )
-  PRESETS[f"{name}-cnn"] = Preset(cnn, source, left_open, None, PUBLISHED.get(name, ""))
+  cnn = dataclasses.replace(config, model=model)
+  published = published or PUBLISHED.get(name, "")
+  PRESETS[f"{name}-cnn"] = Preset(cnn, source, left_open, None, published)
   for ending, model in knns.items():
     knn = dataclasses.replace(config, model=model)
     PRESETS[f"{name}-{ending}"] = Preset(knn, source, left_open, f"{name}-cnn")
@@ -255,3 +263,5 @@ _add_plain_cifar()
 _add_augmented_cifar()
 _add_degrees()
 _add_imagenet()
+for recipe in fast():
+  _add(*recipe)

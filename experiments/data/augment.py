@@ -11,13 +11,16 @@ class Augmentation:
   """What is done to training images that are held in memory.
 
   Attributes:
-    flip: whether every other image is mirrored, left to right.
+    flip: whether every other image is mirrored, left to right, at random.
+    alternate: steps of an epoch, if mirroring alternates: an image that is mirrored in one epoch is
+      not in the next, and the first is random; 0 if each epoch is.
     pad: pixels to reflect around an image before a crop of its own size is taken from it at random;
       0 for none. The edge itself is not repeated.
   """
 
   flip: bool = False
   pad: int = 0
+  alternate: int = 0
 
 
 def augment(
@@ -47,11 +50,15 @@ def augment(
     )
   if not flip and not pad:
     return images
-  key = jax.random.fold_in(key, step)
+  run, key = key, jax.random.fold_in(key, step)
 
   def one(image: jax.Array, identity: jax.Array) -> jax.Array:
     flip_key, crop_key = jax.random.split(jax.random.fold_in(key, identity))
-    if flip:
+    if flip and augmentation.alternate:
+      first = jax.random.bernoulli(jax.random.fold_in(run, identity))
+      odd = step // augmentation.alternate % 2 == 1
+      image = jnp.where(first ^ odd, image[:, ::-1], image)
+    elif flip:
       image = jnp.where(jax.random.bernoulli(flip_key), image[:, ::-1], image)
     if pad:
       rows, columns = jax.random.randint(crop_key, (2,), 0, 2 * pad + 1)

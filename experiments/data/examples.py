@@ -33,9 +33,11 @@ class Dataset:
     test: the test set; its images have the shape of the training images.
     description: a line that says what it is.
     num_classes: number of classes; labels are below it.
+    validation: part of the training set that is not trained on; None for none.
   """
 
   train: Examples
   test: Examples
   description: str
   num_classes: int
+  validation: Examples | None = None

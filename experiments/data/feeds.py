@@ -40,6 +40,14 @@ class Feed(Protocol):
     """
     ...
 
+  def validation_batches(self, batch_size: int) -> Iterator[Batch | Picks] | None:
+    """Yields the same of the training examples that are held out; None if none are.
+
+    Args:
+      batch_size: examples in a batch, at most.
+    """
+    ...
+
 
 class MemoryFeed:
   """The batches of a data set whose images are on the devices.
@@ -50,10 +58,20 @@ class MemoryFeed:
     batch_size: examples in a step, at most as many as there are to train on.
     seed: seed of the order of examples.
     devices: number of devices that share a batch.
+    validation: the images and labels that are held out of training, if any are.
   """
 
-  def __init__(self, train: Images, test: Images, *, batch_size: int, seed: int, devices: int = 1):
-    self.train, self.test = train, test
+  def __init__(
+    self,
+    train: Images,
+    test: Images,
+    *,
+    batch_size: int,
+    seed: int,
+    devices: int = 1,
+    validation: Images | None = None,
+  ):
+    self.train, self.test, self.validation = train, test, validation
     self.batch_size, self.seed, self.devices = batch_size, seed, devices
     self.steps_per_epoch = len(train[1]) // batch_size
 
@@ -69,6 +87,12 @@ class MemoryFeed:
     if crops != 1:
       raise UsageError(f"`--crops` must be 1 for images that are held in memory, got {crops}")
     return each_once(self.test, batch_size, self.devices)
+
+  def validation_batches(self, batch_size: int) -> Iterator[Picks] | None:
+    """See `Feed.validation_batches`."""
+    if self.validation is None:
+      return None
+    return each_once(self.validation, batch_size, self.devices)
 
 
 class StreamFeed:
@@ -105,3 +129,6 @@ class StreamFeed:
       process_index=jax.process_index(),
       process_count=jax.process_count(),
     )
+
+  def validation_batches(self, batch_size: int) -> None:
+    """See `Feed.validation_batches`: none is held out."""

@@ -1,8 +1,10 @@
 """SGD as PyTorch's, learning rates by epoch, and the loss."""
 
 import dataclasses
+import functools
 import itertools
 import math
+from collections.abc import Hashable
 from typing import Any, Literal
 
 import jax
@@ -12,6 +14,15 @@ import optax
 
 from experiments import UsageError
 from kerv_jax.kernels.definitions import at_least_float32
+from kerv_jax.optim import lookahead
+
+TRIANGLE_START, TRIANGLE_PEAK, TRIANGLE_END = 0.2, 0.23, 0.07
+"""Of the schedule triangle: part of the rate at first, part of the run before the top, and part of
+the rate at last."""
+NORM_BIAS = 64.0
+"""Times the learning rate, for biases of batch normalization in the groups whitened."""
+BRIEF_EPOCHS = 3
+"""Epochs for which the whitening's bias is trained there."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,9 +40,9 @@ class SGDConfig:
   decay: Literal["all", "weights"] = "all"
   """What decays: every parameter, as in the paper, or weights only: no biases, no normalisation, no
   hyperparameters of a kernel function."""
-  schedule: Literal["milestones", "cosine", "constant"] = "milestones"
+  schedule: Literal["milestones", "cosine", "triangle", "constant"] = "milestones"
   """How the learning rate falls: by a factor at milestones, along half a cosine to 0 at the end of
-  training, or not at all."""
+  training, from 0.2 of it up to all of it at 23 % of the steps and down to 0.07, or not at all."""
   milestones: tuple[float, ...] = ()
   """Epochs, counted from the start of training, after which the rate is multiplied."""
   factor: float = 0.1
@@ -42,6 +53,12 @@ class SGDConfig:
   """The longest that a gradient over all parameters may be; a longer one is shortened."""
   label_smoothing: float = 0.0
   """Part of the target that is spread evenly over all classes."""
+  groups: Literal["whitened"] | None = None
+  """Learning rates by group. whitened: the filters of a layer called whitening stay as they are,
+  its bias is trained for three epochs, and the biases of batch normalization have 64 times the rate
+  and a 64th of the weight decay."""
+  lookahead: int | None = None
+  """Steps between returns to slow parameters, see `kerv_jax.optim.lookahead`."""
 
   def check(self, option: str = "--optim") -> None:
     """Raises a UsageError for the first value that is out of range.
@@ -57,11 +74,17 @@ class SGDConfig:
       "warmup_epochs": (0 <= self.warmup_epochs < math.inf, "at least 0"),
       "clip_norm": (self.clip_norm is None or self.clip_norm > 0, "positive"),
       "label_smoothing": (0 <= self.label_smoothing < 1, "at least 0 and below 1"),
+      "lookahead": (self.lookahead is None or self.lookahead >= 1, "at least 1"),
     }
     for name, (right, allowed) in ranges.items():
       if not right:
         flag = f"{option}.{name.replace('_', '-')}"
         raise UsageError(f"`{flag}` must be {allowed}, got {getattr(self, name):g}")
+    if self.schedule == "triangle" and self.warmup_epochs:
+      raise UsageError(
+        f"`{option}.warmup-epochs` must be 0 for the schedule triangle, which has its own, got "
+        f"{self.warmup_epochs:g}"
+      )
     if self.nesterov and not self.momentum:
       raise UsageError(f"`{option}.nesterov` needs a momentum, got `{option}.momentum` 0")
     begin = self.warmup_epochs if self.schedule == "milestones" else 0.0
@@ -97,6 +120,12 @@ def make_schedule(config: SGDConfig, *, steps_per_epoch: int, total_steps: int) 
     )
   if config.schedule == "cosine":
     schedule = optax.cosine_decay_schedule(rate, total_steps - warmup)
+  elif config.schedule == "triangle":
+    places = np.asarray([0, int(TRIANGLE_PEAK * total_steps), total_steps], np.float32)
+    heights = np.asarray([TRIANGLE_START, 1, TRIANGLE_END], np.float32) * np.float32(rate)
+    if places[1] == 0:  # a run too short to rise
+      places, heights = places[1:], heights[1:]
+    schedule = functools.partial(jnp.interp, xp=places, fp=heights)
   elif config.schedule == "milestones":
     scales: dict[int, float] = {}
     for epoch in config.milestones:
@@ -149,13 +178,54 @@ def make_optimizer(
     UsageError: if the configuration is out of range.
   """
   schedule = make_schedule(config, steps_per_epoch=steps_per_epoch, total_steps=total_steps)
-  clip, decay = optax.identity(), optax.identity()  # what is off keeps its place in the state
+  clip = optax.identity()  # what is off keeps its place in the state
   if config.clip_norm is not None:
     clip = optax.clip_by_global_norm(config.clip_norm)
-  if config.weight_decay:
-    mask = weights_only if config.decay == "weights" else None
-    decay = optax.add_decayed_weights(config.weight_decay, mask)
-  return optax.chain(clip, decay, optax.sgd(schedule, config.momentum or None, config.nesterov))
+
+  def sgd(rate: optax.Schedule, scale: float = 1.0) -> tuple[optax.GradientTransformation, ...]:
+    """Returns the decay of weights, whose pace does not depend on the scale, and SGD."""
+    decay = optax.identity()
+    if config.weight_decay:
+      mask = weights_only if config.decay == "weights" else None
+      decay = optax.add_decayed_weights(config.weight_decay / scale, mask)
+    return decay, optax.sgd(rate, config.momentum or None, config.nesterov)
+
+  if config.groups is None:
+    optimizer = optax.chain(clip, *sgd(schedule))
+  else:
+
+    def early(step: Any) -> Any:
+      return jnp.where(step < BRIEF_EPOCHS * steps_per_epoch, schedule(step), 0.0)
+
+    groups: dict[Hashable, optax.GradientTransformation] = {
+      "rest": optax.chain(*sgd(schedule)),
+      "norm bias": optax.chain(*sgd(lambda step: NORM_BIAS * schedule(step), NORM_BIAS)),
+      "brief": optax.chain(*sgd(early)),
+      "frozen": optax.set_to_zero(),
+    }
+    optimizer = optax.chain(clip, optax.multi_transform(groups, whitened_groups))
+  if config.lookahead is not None:
+    optimizer = lookahead(optimizer, total_steps, config.lookahead)
+  return optimizer
+
+
+def whitened_groups(params: Any) -> Any:
+  """Returns the group of each parameter by `groups="whitened"`.
+
+  Args:
+    params: the parameters of Flax modules; batch normalizations are called norm or bn.
+
+  Returns:
+    The same tree of "frozen", "brief", "norm bias" and "rest".
+  """
+
+  def group(path: tuple[Any, ...], _: Any) -> str:
+    *_, layer, name = ("", *(part.key for part in path))
+    if layer == "whitening":
+      return "frozen" if name == "kernel" else "brief"
+    return "norm bias" if name == "bias" and layer.startswith(("norm", "bn")) else "rest"
+
+  return jax.tree_util.tree_map_with_path(group, params)
 
 
 def weights_only(params: Any) -> Any:

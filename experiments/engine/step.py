@@ -11,6 +11,7 @@ import numpy as np
 import optax
 
 from experiments.data import UNIT, Augmentation, Normalisation, augment
+from experiments.data.views import ViewsName, views_of
 from experiments.engine.optim import cross_entropy
 from kerv_jax.kernels.definitions import at_least_float32
 
@@ -57,6 +58,7 @@ class Learner:
     normalisation: function from uint8 images to what the model sees.
     augmentation: augmentation of training images.
     smoothing: smoothing of the labels in training, from 0 to 1.
+    views: looks at each image that is scored, see `experiments.data.views`; None for the image.
     dtype: type of the images that the model sees; with float64, which JAX must allow, parameters
       are float64 too.
   """
@@ -69,6 +71,7 @@ class Learner:
     normalisation: Normalisation = UNIT,
     augmentation: Augmentation | None = None,
     smoothing: float = 0.0,
+    views: ViewsName | None = None,
     dtype: jax.typing.DTypeLike = jnp.float32,
   ):
     self.model = model
@@ -76,6 +79,7 @@ class Learner:
     self.normalisation = normalisation
     self.augmentation = augmentation or Augmentation()
     self.smoothing = smoothing
+    self.views: ViewsName | None = views
     self.dtype = jnp.dtype(dtype)
     self._takes_train = "train" in inspect.signature(type(model).__call__).parameters
 
@@ -151,7 +155,14 @@ class Learner:
     """
     crops = images.shape[1] if images.ndim == 5 else 1
     images = images.reshape(-1, *images.shape[-3:])
+    weights = None
+    if self.views is not None:
+      looks, weights = views_of(self.views, images)
+      images = looks.reshape(-1, *images.shape[-3:])
     logits, _ = self.apply(state.params, state.batch_stats, images, train=False)
+    if weights is not None:
+      logits = logits.reshape(len(weights), -1, logits.shape[-1])
+      logits = jnp.tensordot(jnp.asarray(weights, logits.dtype), logits, 1)
     logits = jax.nn.log_softmax(logits.reshape(len(labels), crops, -1))
     logits = jax.nn.logsumexp(logits, axis=1) - np.log(crops) if crops > 1 else logits[:, 0]
     losses = cross_entropy(logits, labels, 0.0)

@@ -26,6 +26,14 @@ class Row:
   test_loss: float | None
   test_accuracy: float | None
   test_top5: float | None
+  validation_accuracy: float | None = None
+
+  def written(self) -> dict[str, Any]:
+    """Returns the row as it is written: without what only a run with held-out examples has."""
+    row = dataclasses.asdict(self)
+    if self.validation_accuracy is None:
+      del row["validation_accuracy"]
+    return row
 
 
 @dataclasses.dataclass(frozen=True)

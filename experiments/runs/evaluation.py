@@ -37,7 +37,7 @@ def evaluate(
     parallel: devices and processes; None is all devices of this process.
 
   Returns:
-    "step", "crops", "loss", "accuracy", "top5", "sealed": whether the checkpoint tells the
+    "step", "crops", "views", "loss", "accuracy", "top5", "sealed": whether the checkpoint tells the
     configuration it was trained with, which it does not if version 0.1 saved it, and "damaged": a
     line for each newer checkpoint that is damaged, and was passed over.
 
@@ -70,6 +70,7 @@ def evaluate(
   found = {
     "step": restored.step,
     "crops": crops,
+    "views": config.eval.views,
     "sealed": trained.config is not None,
     "damaged": list(restored.faults),
   }

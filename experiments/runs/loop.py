@@ -67,7 +67,7 @@ class Run:
     self.loss_sum, self.loss_steps = before.loss_sum, before.loss_steps
     self.metrics = Metrics(
       folder if is_main() else None,
-      [dataclasses.asdict(row) for row in before.rows],
+      [row.written() for row in before.rows],
       [dataclasses.asdict(row) for row in before.timing],
       tensorboard=config.run.tensorboard,
     )
@@ -161,8 +161,12 @@ class Run:
     """Adds a row to the metrics, unless it is there."""
     if self.metrics.last_step >= self.step:
       return
-    batches = self.parts.feed.test_batches(self.config.eval.batch_size)
-    score = self.parts.trainer.evaluate(self.state, batches)
+    feed, size = self.parts.feed, self.config.eval.batch_size
+    score = self.parts.trainer.evaluate(self.state, feed.test_batches(size))
+    held_out = feed.validation_batches(size)
+    validation = None
+    if held_out is not None:
+      validation = self.parts.trainer.evaluate(self.state, held_out).accuracy
     epoch = self.step / self.steps_per_epoch
     row = {
       "step": self.step,
@@ -173,12 +177,16 @@ class Run:
       "test_accuracy": score.accuracy,
       "test_top5": score.top5,
     }
+    if validation is not None:
+      row["validation_accuracy"] = validation
     self.metrics.add(row, {"step": self.step, "train_seconds": self.seconds})
     self.loss_sum, self.loss_steps = 0.0, 0
     train_loss = "-" if row["train_loss"] is None else f"{row['train_loss']:.4f}"
+    on_validation = "" if validation is None else f"validation accuracy {validation:.4f}, "
     self.say(
       f"epoch {epoch:g}: train loss {train_loss}, test loss {score.loss:.4f}, test accuracy "
-      f"{score.accuracy:.4f}, lr {row['learning_rate']:g}, {self.seconds:.1f} s of training"
+      f"{score.accuracy:.4f}, {on_validation}lr {row['learning_rate']:g}, {self.seconds:.1f} s of "
+      "training"
     )
 
   def _save(self) -> None:
@@ -202,9 +210,14 @@ class Run:
       self.step,
       self.state,
       dataclasses.asdict(record),
-      rows[-1]["test_accuracy"] if evaluated else None,
+      rows[-1][self._chosen_by] if evaluated else None,
     )
     self.saved = self.step
+
+  @property
+  def _chosen_by(self) -> str:
+    """What the best checkpoint is chosen by."""
+    return "test_accuracy" if self.config.data.validation is None else "validation_accuracy"
 
   def _end(self, stop: Callable[[], bool], pause: int) -> Status | None:
     """Returns how the run ends here, the same in every process; None if it goes on."""
@@ -219,7 +232,12 @@ class Run:
     self.checkpoints.wait()
     self.monitor.close()
     if status == "finished":
-      *lines, last = self.metrics.summarise(self.config.eval.targets, self.checkpoints.best_step)
+      best = self.checkpoints.best_step
+      *lines, last = self.metrics.summarise(self.config.eval.targets, best)
+      if best is not None:
+        honest = self.config.data.validation is not None
+        by = "validation examples" if honest else "the test set: its accuracy is no honest estimate"
+        lines.append(f"best checkpoint: step {best:,}, chosen by {by}")
       for line in (*lines, f"{last}; saved in {self.folder}"):
         self.say(line)
     else:

@@ -61,12 +61,14 @@ class BatchNorm(nn.Module):
     epsilon: added to the variance.
     axis_name: axis of ``jax.vmap`` or ``jax.shard_map`` over which statistics are averaged too.
       Under ``jax.jit`` with a batch sharded over devices they are global as it is.
+    use_scale: whether there is the parameter ``scale``.
   """
 
   train: bool
   momentum: float = 0.9
   epsilon: float = 1e-5
   axis_name: str | None = None
+  use_scale: bool = True
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
@@ -76,7 +78,9 @@ class BatchNorm(nn.Module):
       ValueError: in training, if there is only one value of each feature.
     """
     shape = x.shape[-1:]
-    scale = self.param("scale", nn.initializers.ones, shape, jnp.float32)
+    scale = None
+    if self.use_scale:
+      scale = self.param("scale", nn.initializers.ones, shape, jnp.float32)
     bias = self.param("bias", nn.initializers.zeros, shape, jnp.float32)
     mean_average = self.variable("batch_stats", "mean", jnp.zeros, shape, jnp.float32)
     var_average = self.variable("batch_stats", "var", jnp.ones, shape, jnp.float32)
@@ -95,7 +99,8 @@ class BatchNorm(nn.Module):
         average.value = kept + (1 - self.momentum) * value.astype(kept.dtype)
     else:
       mean, var = mean_average.value, var_average.value
-    factor = lax.rsqrt(var.astype(wide.dtype) + self.epsilon) * scale.astype(wide.dtype)
+    factor = lax.rsqrt(var.astype(wide.dtype) + self.epsilon)
+    factor = factor if scale is None else factor * scale.astype(wide.dtype)
     mean, factor, bias = (_along_features(v, wide) for v in (mean, factor, bias))
     y = (wide - mean) * factor + bias
     return y.astype(x.dtype)

@@ -21,6 +21,7 @@ from experiments import UsageError
 from experiments.common.digests import digest
 from experiments.common.environment import environment
 from experiments.configs import build
+from experiments.configs.config import TrainConfig
 from experiments.data import StreamedDataset
 from experiments.engine.layout import Layout
 from experiments.engine.processes import ParallelConfig
@@ -174,7 +175,8 @@ def test_configuration_that_was_edited_is_not_evaluated(copied):
 def test_configuration_without_a_part_is_not_evaluated(copied, part):
   folder, _ = copied
   values = json.loads((folder / "config.json").read_text())
-  for name in values if part is None else values[part]:
+  form = TrainConfig if part is None else type(getattr(TrainConfig(), part))
+  for name in [field.name for field in dataclasses.fields(form) if field.default is not None]:
     change(folder, lambda c, name=name: (c if part is None else c[part]).pop(name))
     with pytest.raises(UsageError, match=f"missing: `--.*{name}`, in the configuration"):
       evaluate(folder)

@@ -193,3 +193,16 @@ def test_default_is_the_cubic_polynomial():
   bias = np.asarray(variables["params"]["bias"])
   linear = np.asarray(apply(LinearConv(6, (3, 3)), variables, x)) - bias
   assert_allclose(apply(layer, variables, x), (linear + 1) ** 3 + bias, rtol=1e-4, atol=1e-4)
+
+
+def test_a_compact_module_names_the_layer_after_its_class():
+  def tree(**options):
+    class Model(nn.Module):
+      @nn.compact
+      def __call__(self, x):
+        return KervConv(4, (3, 3), **options)(x)
+
+    return jax.eval_shape(Model().init, KEY, jnp.zeros(IMAGE))["params"]
+
+  assert set(tree()) == {"KervConv_0"}
+  assert set(tree(name="Conv_0")) == {"Conv_0"}

@@ -297,9 +297,12 @@ def test_precision():
 
 def test_import_switches_nothing_on():
   program = """
-import jax
+import sys, jax
 before = dict(jax.config.values)
-import kerv_jax, kerv_jax.nn
+import kerv_jax
+assert not {"flax", "optax"} & sys.modules.keys()
+assert kerv_jax.nn.KervConv and "torch_import" in dir(kerv_jax)
+assert not hasattr(kerv_jax, "experiments")
 assert dict(jax.config.values) == before
 assert not jax.config.jax_enable_x64
 """

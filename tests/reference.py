@@ -200,13 +200,8 @@ def intersection(x, w):
 def chi_squared(x, w):
   d, size = x - w, np.abs(x) + np.abs(w)
   ratio = np.divide(d, size, out=np.zeros_like(d), where=size > 0)
-  to_x, to_w = (np.where(size > 0, -(ratio**2) * sign(v), 0.0) for v in (x, w))
+  to_x, to_w = (np.where(size > 0, -(ratio**2) * np.sign(v), 0.0) for v in (x, w))
   return np.sum(ratio * d), 2 * ratio + to_x, -2 * ratio + to_w
-
-
-def sign(v):
-  """The derivative of ``|v|`` that ``jnp.abs`` has: 1 at 0."""
-  return np.where(v >= 0, 1.0, -1.0)
 
 
 def minkowski(x, w, p):

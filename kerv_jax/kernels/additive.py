@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from kerv_jax.kernels.base import Kernel
-from kerv_jax.kernels.definitions import absolute_difference
+from kerv_jax.kernels.definitions import absolute, absolute_difference
 from kerv_jax.kernels.fields import Hyperparameter, hyperparameter
 
 REDUCTIONS = ("sum", "max", "min", "logsumexp")
@@ -265,7 +265,8 @@ class Intersection(AdditiveKernel):
 class ChiSquared(AdditiveKernel):
   """``sum (x - w)**2 / (|x| + |w|)``, a distance of histograms; 0 where both are 0.
 
-  Beyond the paper.
+  Beyond the paper.  As in ``L1``, the derivative of ``|x|`` at 0 is taken as 0; so that of a pair
+  of zeros is 0.
 
   Example:
     >>> import jax.numpy as jnp
@@ -275,7 +276,7 @@ class ChiSquared(AdditiveKernel):
 
   def term(self, x: Array, w: Array) -> Array:
     """``(x - w)**2 / (|x| + |w|)``."""
-    size = jnp.abs(x) + jnp.abs(w)
+    size = absolute(x) + absolute(w)
     zero = size == 0
     # The quotient first: a square would overflow.
     return jnp.where(zero, 0, (x - w) * ((x - w) / jnp.where(zero, 1, size)))

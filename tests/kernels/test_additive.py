@@ -148,6 +148,14 @@ def test_a_term_may_be_of_whole_numbers_or_truths():
   assert Different()(x, w) == 2
 
 
+def test_derivatives_of_absolute_values_at_zero_are_zero():
+  slope = jax.grad(lambda x, w: kernels.ChiSquared()(x, w), (0, 1))
+  zero, two = jnp.zeros(1), jnp.full(1, 2.0)
+  np.testing.assert_array_equal(slope(zero, zero), np.zeros((2, 1)))
+  np.testing.assert_array_equal(slope(zero, two), [[-2.0], [1.0]])
+  np.testing.assert_array_equal(slope(two, zero), [[1.0], [-2.0]])
+
+
 # Structure
 
 

@@ -1,6 +1,7 @@
 """The layer under the transformations of JAX and Flax, and what looks into a model."""
 
 import functools
+import re
 
 import flax.linen as nn
 import jax
@@ -341,6 +342,26 @@ def test_tabulate():
   # One row for each call, as for a CNN: none for the checks or the kernel.
   rows = [line for line in text.splitlines() if "KervConv" in line]
   assert len(rows) == len([line for line in table(Named()).splitlines() if " Conv " in line]) == 2
+
+
+def test_tabulate_counts_what_is_in_a_loop_once():
+  """So its numbers are no measure of these kernels' work, as docs/kernels.md says."""
+
+  def counts(kernel, channels):
+    console = {"width": 250, "force_terminal": False, "force_jupyter": False}
+    text = KervConv(4, (3, 3), kernel_fn=kernel).tabulate(
+      KEY,
+      normal(2, 6, 6, channels),
+      console_kwargs=console,
+      compute_flops=True,
+      compute_vjp_flops=True,
+    )
+    row = next(line for line in text.splitlines() if "KervConv" in line)
+    return np.array(re.findall(r" (\d+) +(?=│)", row)[:2], int)
+
+  for kernel, least, most in [(kernels.Linear(), 1.9, 2.1), (kernels.L1(), 1.0, 1.6)]:
+    growth = counts(kernel, 32) / counts(kernel, 16)  # twice the work
+    assert np.all((least <= growth) & (growth <= most))
 
 
 def test_lazy_init_and_eval_shape():

@@ -22,6 +22,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     `experiments.failures`. Options that cannot be parsed, and `--help`, exit by themselves.
   """
   argv = sys.argv[1:] if argv is None else list(argv)
+  failures.open_streams()
   try:
     with failures.output():
       return _run(argv)

@@ -59,6 +59,20 @@ def told(error: Exception) -> tuple[int, str] | None:
   return None
 
 
+def open_streams() -> None:
+  """Opens what is closed of the standard streams, to nowhere.
+
+  A file that is opened later would otherwise take the place of one, and what libraries in C print
+  would be written into it.
+  """
+  while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+    os.set_inheritable(descriptor, True)
+  os.close(descriptor)
+  for name in ("stdout", "stderr"):
+    if getattr(sys, name) is None:
+      setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115, for as long as the process lives
+
+
 @contextlib.contextmanager
 def output() -> Iterator[None]:
   """Within it, what goes wrong with standard output is an OutputError."""

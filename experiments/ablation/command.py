@@ -15,7 +15,7 @@ from experiments.ablation.arms import arm
 from experiments.ablation.perform import DATA, Job
 from experiments.ablation.pool import Pool, backend
 from experiments.ablation.protocol import FIXED, MNIST, RATE, Protocol, Spec, Training, cut
-from experiments.ablation.report import ReportCommand
+from experiments.ablation.report import ReportCommand, check_page
 from experiments.ablation.rows import Rows
 from experiments.ablation.study import ANSWER, ATTACKED, CONFIRM, STUDIES
 from experiments.data import load_ordered
@@ -171,6 +171,9 @@ def run(command: AblationCommand) -> int:
   cut(loaded, protocol)
   rows = Rows(out, protocol)
   rows.all()  # whether they can be read
+  paged = digest != MNIST and command.name in ("answer", "all", "confirm", *STUDIES)
+  if paged:
+    check_page(out)
 
   def job(specs: Sequence[Spec]) -> Job:
     return Job(tuple(specs), protocol, command.data, command.data_dir, out, weights)
@@ -185,7 +188,7 @@ def run(command: AblationCommand) -> int:
   for name, wanted in command.plans().items():
     say(name)
     pool.run(wanted)
-  if digest != MNIST and command.name in ("answer", "all", "confirm", *STUDIES):
+  if paged:
     from experiments.ablation import page  # imports matplotlib
 
     page.write(ReportCommand(out))

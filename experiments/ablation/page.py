@@ -14,7 +14,7 @@ from experiments.ablation import plots, tables
 from experiments.ablation.claims import OURS, PAPER, Claim, find, verdicts
 from experiments.ablation.evidence import Evidence
 from experiments.ablation.perform import PACKAGES
-from experiments.ablation.report import ReportCommand
+from experiments.ablation.report import OTHER_TITLE, PAGE, TITLE, ReportCommand, check_page
 from experiments.ablation.rows import Rows
 from experiments.ablation.rules import RULES, rules_digest
 from experiments.ablation.study import FRESH, KNNS, STUDIES
@@ -31,12 +31,11 @@ Verdicts = Mapping[Claim, tuple[str, str]]
 def page(evidence: Evidence, name: str, drawn: Sequence[str]) -> str:
   """Returns the page of a data set of this name, with the plots that there are."""
   papers, words = evidence.protocol.is_papers(), verdicts((*PAPER, *OURS), evidence)
-  title = "The paper's MNIST section, reproduced and questioned"
   trained = [name for name, told in STUDIES.items() if not told.looks]
   parts = {
     study: tables.trainings(evidence, study) if _runs(evidence, study) else "" for study in trained
   } | {
-    "title": title if papers else f"LeNet-5 on {name}, with convolution and with kervolution",
+    "title": TITLE if papers else OTHER_TITLE.format(name),
     "answer": answer(evidence, words),
     "verdicts": _verdicts(words, papers),
     "confirmed": _confirmed(evidence) if papers else "",
@@ -73,11 +72,12 @@ def write(command: ReportCommand) -> int:
   evidence = Evidence(rows.all(), rows.protocol)
   if not evidence.rows:
     raise UsageError(f"there are no rows in {command.out!r}: `python -m experiments ablation all`")
+  check_page(folder)
   place = command.place() if rows.protocol.is_papers() else None
   part = None if place is None else Part(Path(place), BEGIN, END)
   drawn = plots.draw(evidence, folder)
-  write_atomically(folder / "README.md", page(evidence, rows.name(), drawn))
-  print(f"{len(evidence.rows)} rows: wrote README.md, {', '.join(drawn) or 'no plots'} in {folder}")
+  write_atomically(folder / PAGE, page(evidence, rows.name(), drawn))
+  print(f"{len(evidence.rows)} rows: wrote {PAGE}, {', '.join(drawn) or 'no plots'} in {folder}")
   if part is not None:
     part.write(readme_section(evidence, os.path.relpath(folder, part.file.parent)))
     print(f'the part between the comments "mnist" of {part.file} is new too')

@@ -13,11 +13,12 @@ from experiments.ablation.attacks import attack
 from experiments.ablation.plan import networks
 from experiments.ablation.protocol import Filters, Protocol, Spec, Training, cut
 from experiments.ablation.reading import Row
-from experiments.ablation.rows import Rows
+from experiments.ablation.rows import ROOM, Rows
 from experiments.ablation.rules import rules_digest
 from experiments.ablation.train import train
 from experiments.common import parameters
 from experiments.common.environment import commit, device, version
+from experiments.common.files import check_room
 from experiments.data import Dataset, load_ordered
 
 DATA = "mnist"
@@ -70,6 +71,8 @@ def perform(job: Job) -> list[Outcome]:
   loaded = cut(loaded, job.protocol)
   rows.check_room()
   trainings = [spec for spec in job.specs if isinstance(spec, Training)]
+  for spec in trainings:
+    check_room(job.file(spec), ROOM)
   if len(trainings) > 1:
     where["together"] = len(trainings)
   if trainings:
@@ -77,14 +80,15 @@ def perform(job: Job) -> list[Outcome]:
   else:
     results, params = [_look(job, loaded, rows, where)], [None]
   outcomes = []
-  for spec, result, leaves in zip(job.specs, results, params, strict=True):
+  for spec, result in zip(job.specs, results, strict=True):
     row, before = rows.row(spec, result | {"environment": where}, trainings), rows.get(spec)
     state = _state(row, before)
     outcomes.append(Outcome(spec, before if before and state == "same" else row, state))
-    if isinstance(spec, Training) and state in ("new", "same"):
-      parameters.save(job.file(spec), leaves)
-  # At once, so that there is all of a group or nothing.
+  # At once, so that there is all of a group or nothing; weights can be made again from a row.
   rows.add([outcome.row for outcome in outcomes if outcome.state == "new"])
+  for outcome, leaves in zip(outcomes, params, strict=True):
+    if isinstance(outcome.spec, Training) and outcome.state in ("new", "same"):
+      parameters.save(job.file(outcome.spec), leaves)
   return outcomes
 
 

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import json
-import os
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -13,7 +12,7 @@ from experiments import UsageError
 from experiments.ablation.form import check_results
 from experiments.ablation.protocol import Protocol, Spec, command, identity, kind, spec_from, values
 from experiments.ablation.reading import Row
-from experiments.common.files import write_atomically
+from experiments.common.files import check_room, write_atomically
 from experiments.common.forms import FormError, conform, parse_json, read_json
 from experiments.common.locks import FolderLock
 
@@ -109,12 +108,8 @@ class Rows:
 
   def check_room(self) -> None:
     """Raises an OSError if a row could not be added, before a run is made for it."""
-    self.folder.mkdir(parents=True, exist_ok=True)
     file = self.folder / ROWS
-    size = file.stat().st_size if file.exists() else 0
-    trial = self.folder / f"{ROWS}.trial.{os.getpid()}"
-    write_atomically(trial, bytes(size + ROOM))
-    trial.unlink()
+    check_room(file, ROOM + (file.stat().st_size if file.exists() else 0))
 
   @contextlib.contextmanager
   def _locked(self) -> Iterator[None]:

@@ -17,6 +17,16 @@ PACKAGES = ("kerv_jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "n
 """Packages whose versions are recorded where nothing else is asked for."""
 
 
+SETTINGS = (
+  "jax_default_prng_impl",
+  "jax_threefry_partitionable",
+  "jax_enable_x64",
+  "jax_default_matmul_precision",
+  "jax_numpy_dtype_promotion",
+)
+"""What of JAX's settings decides results."""
+
+
 def environment(packages: Sequence[str] = PACKAGES) -> dict[str, Any]:
   """Returns where and with what this process runs, of JSON's types.
 
@@ -25,8 +35,8 @@ def environment(packages: Sequence[str] = PACKAGES) -> dict[str, Any]:
 
   Returns:
     "commit" (see `commit`), "backend", "device" (the processor's name for a CPU), "devices" (the
-    kinds that JAX names), "device_count", "process_count", "cores", "system" and "versions", by
-    package, with None for one that is not installed.
+    kinds that JAX names), "device_count", "process_count", "cores", "system", "settings", those of
+    JAX that decide results, and "versions", by package, with None for one that is not installed.
   """
   return {
     "commit": commit(),
@@ -37,8 +47,15 @@ def environment(packages: Sequence[str] = PACKAGES) -> dict[str, Any]:
     "process_count": jax.process_count(),
     "cores": os.cpu_count(),
     "system": f"{platform.system()} {platform.machine()}",
+    "settings": {name: _setting(name) for name in SETTINGS},
     "versions": {"python": platform.python_version()} | {name: version(name) for name in packages},
   }
+
+
+def _setting(name: str) -> Any:
+  """A setting of JAX, of JSON's types."""
+  value = getattr(jax.config, name)
+  return getattr(value, "value", value)
 
 
 def device() -> str:

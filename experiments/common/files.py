@@ -25,6 +25,22 @@ def write_atomically(file: Path, content: str | bytes) -> None:
     temporary.unlink(missing_ok=True)
 
 
+def check_room(file: Path, size: int) -> None:
+  """Writes so many bytes beside a file, and takes them away, to see that there is room for it.
+
+  Args:
+    file: The file; its folder is made if need be.
+    size: The number of bytes.
+
+  Raises:
+    OSError: If they cannot be written.
+  """
+  file.parent.mkdir(parents=True, exist_ok=True)
+  trial = file.with_name(f"{file.name}.trial.{os.getpid()}")
+  write_atomically(trial, bytes(size))
+  trial.unlink()
+
+
 def sweep(file: Path) -> None:
   """Removes what processes have left that were killed while they wrote a file.
 

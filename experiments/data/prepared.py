@@ -103,7 +103,11 @@ def find_prepared(
   Raises:
     UsageError: if there is none.
   """
-  root = Path(data_dir or os.environ.get("TFDS_DATA_DIR", "~/tensorflow_datasets")).expanduser()
+  place = data_dir or os.environ.get("TFDS_DATA_DIR", "~/tensorflow_datasets")
+  try:
+    root = Path(place).expanduser()
+  except RuntimeError as error:  # there is no such user, or none at all
+    raise UsageError(f"prepared data sets cannot be looked for in {place!r}: {error}") from None
   match = NAME.fullmatch(name)
   base, config, version = match.groups() if match else (name, None, None)
   folder = root / base / (config or "")

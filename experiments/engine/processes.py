@@ -63,6 +63,11 @@ class ParallelConfig:
         "`--parallel.coordinator`, `--parallel.processes` and `--parallel.process` must be given "
         f"together, got {given}"
       )
+    if self.coordinator is not None and self.distributed == "no":
+      raise UsageError(
+        f"`--parallel.coordinator` must not be given with `--parallel.distributed no`, got "
+        f"{self.coordinator!r}"
+      )
     address = ADDRESS.fullmatch(self.coordinator or "host:1")
     if not (address and 0 < int(address[2]) < 2**16):
       raise UsageError(f"`--parallel.coordinator` must be HOST:PORT, got {self.coordinator!r}")

@@ -31,6 +31,7 @@ from experiments.runs.checkpoints import CHECKPOINTS, DAMAGED, DIGESTS
 CONFIG, MANIFEST = "config.json", "manifest.json"
 FILES = CONFIG, MANIFEST, "metrics.jsonl", "timing.jsonl", "summary.json"
 """Files of a run that are written whole or not at all."""
+FOLDERS = CHECKPOINTS, DIGESTS, DAMAGED, "tensorboard"
 
 
 class Folder:
@@ -65,6 +66,30 @@ class Folder:
     """Lets another run have the folder."""
     self._lock.close()
 
+  def check_place(self) -> None:
+    """Checks that a new run would write over nothing here, nor among other folders.
+
+    Raises:
+      UsageError: if no run is here, but files of a run's names, or folders of other names.
+    """
+    if (
+      (self.path / CONFIG).exists()
+      or any((self.path / CHECKPOINTS).glob("[0-9]*"))
+      or _launches(self.path / MANIFEST) is not None
+    ):
+      return
+    found = sorted(
+      path.name
+      for path in self.path.iterdir()
+      if path.name in FILES or (path.is_dir() and path.name not in FOLDERS)
+    )
+    if found:
+      shown = ", ".join(found[:5]) + ", ..." * (len(found) > 5)
+      raise UsageError(
+        f"`--run.out` must be the folder of a run, or one for it alone, got {str(self.path)!r}, "
+        f"which is of no run and has {shown}"
+      )
+
   def clear(self) -> None:
     """Removes what an earlier run has written here, and nothing else.
 
@@ -74,14 +99,15 @@ class Folder:
       UsageError: if there are such files and folders, but not of a run.
       OSError: if something cannot be removed.
     """
-    folders = CHECKPOINTS, DIGESTS, DAMAGED
-    found = [name for name in (*folders, CONFIG) if (self.path / name).exists()]
+    found = [
+      name for name in (CHECKPOINTS, DIGESTS, DAMAGED, CONFIG) if (self.path / name).exists()
+    ]
     if found and _launches(self.path / MANIFEST) is None and not self._has_config():
       raise UsageError(
         f"`--run.fresh` deletes runs only: {self.path} has {', '.join(found)}, but no {MANIFEST} "
         f"or {CONFIG} of a run; give another `--run.out`, or delete them yourself"
       )
-    for folder in (self.path / name for name in (*folders, "tensorboard")):
+    for folder in (self.path / name for name in FOLDERS):
       if not folder.is_symlink():
         _remove(folder)
       elif folder.is_dir():

@@ -105,6 +105,7 @@ def _facts(
   return (
     facts
     | versions
+    | about["settings"]
     | {
       "the folder of the run": str(Path(folder).resolve()),
       "the digest of the data": parts.fingerprint,
@@ -132,6 +133,7 @@ def _claim(
   with _saving(folder):
     lock = Folder(folder)
     stack.callback(lock.close)
+    lock.check_place()
     if config.run.fresh:
       lock.clear()
     lock.check(values, accept=config.run.accept_changes)

@@ -202,6 +202,21 @@ def test_process_that_failed_waits_for_no_thread(code):
   assert done.returncode == code
 
 
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_are_nowhere(tmp_path, closed):
+  """And no file takes their place, into which C would print."""
+  opened = f"open({str(tmp_path / 'file')!r}, 'w').fileno()"
+  code = f"import sys, experiments.__main__ as m; c = m.main(['list', 'x']); sys.exit(c + {opened})"
+  done = subprocess.run(
+    ["bash", "-c", f'{sys.executable} -c "$0" {closed}', code],
+    cwd=runs.ROOT, capture_output=True, text=True, check=False,
+  )  # fmt: skip
+  assert done.returncode > 2 + 2
+  assert done.stdout == ""
+  assert done.stderr == ("" if "2>" in closed else done.stderr)
+  assert "Traceback" not in done.stderr
+
+
 class Full(io.StringIO):
   def __init__(self, number):
     super().__init__()

@@ -9,8 +9,8 @@ import shutil
 import pytest
 
 from experiments import UsageError
-from experiments.ablation import rows as module
 from experiments.ablation.rows import Rows
+from experiments.common import files
 from tests.runs import ROOT
 
 RESULTS = ROOT / "results" / "mnist"
@@ -115,6 +115,6 @@ def test_full_disk_is_met_before_a_run_is_made(folder, monkeypatch):
   def full(*_):
     raise OSError(errno.ENOSPC, "No space left on device")
 
-  monkeypatch.setattr(module, "write_atomically", full)
+  monkeypatch.setattr(files, "write_atomically", full)
   with pytest.raises(OSError, match=re.escape("No space left")):
     rows.check_room()

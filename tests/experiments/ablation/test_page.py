@@ -8,11 +8,12 @@ import pytest
 import tyro
 
 from experiments import UsageError
-from experiments.ablation import page, plan, plots, tables
+from experiments.ablation import page, plan, plots, pool, tables
 from experiments.ablation.command import AblationCommand, ReportCommand, run
 from experiments.ablation.evidence import Evidence
 from experiments.ablation.page import write as report
 from experiments.ablation.protocol import MNIST, Filters, Protocol, Training, identity, spec_from
+from experiments.ablation.report import check_page
 from experiments.ablation.rows import Rows
 from experiments.ablation.rules import rules_digest
 from experiments.ablation.study import FRESH, STUDIES
@@ -106,7 +107,8 @@ def test_the_target_of_other_data_is_the_cnns(tmp_path):
 
 
 @pytest.mark.parametrize("other", [{"epochs": 10}, {"data": "of another set"}])
-def test_other_protocols_are_not_compared_with_the_paper(tmp_path, other):
+def test_other_protocols_are_not_compared_with_the_paper(tmp_path, monkeypatch, other):
+  monkeypatch.setattr(plots, "draw", lambda *_: [])
   rows, file = fill(Rows(tmp_path / "rows", Protocol(**{"data": MNIST} | other))), readme(tmp_path)
   evidence = Evidence(rows.all(), rows.protocol)
   text = page.page(evidence, "mnist", [])
@@ -204,6 +206,26 @@ def test_a_report_needs_rows_and_a_place(tmp_path):
   with pytest.raises(UsageError, match="`--readme` must have one line"):
     report(ReportCommand(str(tmp_path), str(tmp_path / "README.md")))
   assert (tmp_path / "README.md").read_text() == "nothing"
+
+
+def test_a_text_that_is_no_page_is_not_written_over(tmp_path, monkeypatch):
+  file, digest = write_data(tmp_path), load_ordered(write_data(tmp_path))[1]
+  mine = tmp_path / "README.md"
+  mine.write_text("# My project\n")
+  monkeypatch.setattr(pool, "alone", lambda *_: pytest.fail("a run was made"))
+  options = {"data": file, "out": str(tmp_path), "batch_size": 8, "workers": 1, "together": 1}
+  with pytest.raises(UsageError, match=r"whose README.md is no page of one and would be lost"):
+    run(AblationCommand("kernels", **options))
+  rows = Rows(tmp_path, Protocol(data=digest))
+  rows.add([rows.row(Training("cnn", 0), training())])
+  with pytest.raises(UsageError, match=r"whose README.md is no page of one"):
+    report(ReportCommand(str(tmp_path)))
+  assert mine.read_text() == "# My project\n"
+  assert not list(tmp_path.glob("*.png"))
+  mine.unlink()
+  for _ in range(2):  # its own page it may write over
+    check_page(tmp_path)
+    mine.write_text(page.page(Evidence(rows.all(), rows.protocol), "blobs", []))
 
 
 def test_the_error_of_the_test_set_is_told(tmp_path):

@@ -9,9 +9,11 @@ import time
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from experiments import UsageError, __main__
+from experiments.ablation import perform as module
 from experiments.ablation import pool
 from experiments.ablation.command import AblationCommand, run
 from experiments.ablation.perform import Job, Outcome, perform
@@ -124,6 +126,26 @@ def test_rows_that_are_damaged_are_met_before_a_run_is_made(tmp_path, scripted, 
   monkeypatch.setattr(pool, "alone", lambda *_: pytest.fail("a process was started"))
   with pytest.raises(UsageError, match="line 1, is no row"):
     run(AblationCommand("kernels", search_epochs=2, workers=1, together=1, **options))
+
+
+def test_weights_that_cannot_be_written_cost_no_row(tiny, tmp_path, monkeypatch):
+  made = job(tiny, tmp_path, Training("cnn", 0))
+  results = [(training(spec=made.specs[0]), {"conv1": np.zeros(3)})]
+
+  def refuse(*_):
+    raise OSError("no room")
+
+  with monkeypatch.context() as patch:  # which is known before
+    (tmp_path / "weights").write_text("")
+    patch.setattr(module, "train", lambda *_: pytest.fail("a network was trained"))
+    with pytest.raises(FileExistsError):
+      perform(made)
+    (tmp_path / "weights").unlink()
+  monkeypatch.setattr(module, "train", lambda *_: results)
+  monkeypatch.setattr(parameters, "save", refuse)
+  with pytest.raises(OSError, match="no room"):
+    perform(made)
+  assert len(Rows(tmp_path / "rows").all()) == 1
 
 
 def dies():

@@ -207,6 +207,13 @@ def test_imagenet_is_fetched_by_hand(tmp_path, name):
     data.load(name, tmp_path)
 
 
+def test_folder_in_the_home_of_nobody_is_refused(monkeypatch):
+  for place in ("~no-such-user/x", None):
+    monkeypatch.setenv("TFDS_DATA_DIR", "~no-such-user/y")
+    with pytest.raises(UsageError, match="prepared data sets cannot be looked for in '~no-such-us"):
+      data.load("cifar10", place)
+
+
 @pytest.mark.parametrize(
   ("name", "words"),
   [

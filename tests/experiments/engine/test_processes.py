@@ -31,6 +31,12 @@ def test_address_without_a_port_is_refused(address):
     config.check()
 
 
+def test_coordinator_for_a_process_by_itself_is_refused():
+  config = ParallelConfig(distributed="no", coordinator="here:1", processes=2, process=1)
+  with pytest.raises(UsageError, match=r"not be given with `--parallel.distributed no`, got 'here"):
+    config.check()
+
+
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "a.b-c:65535", "[::1]:80"])
 def test_address_with_a_port_is_accepted(address):
   ParallelConfig(coordinator=address, processes=2, process=1).check()

@@ -149,6 +149,35 @@ def test_first_checkpoint_is_read_before_the_rest_is_trusted(tmp_path, monkeypat
   assert read == [1]
 
 
+@pytest.mark.parametrize("name", ["summary.json", "metrics.jsonl", "manifest.json", "mine/"])
+def test_run_is_not_written_among_what_is_of_no_run(trained, tmp_path, name):
+  out = tmp_path / "out"
+  out.mkdir()
+  (out / name).mkdir() if name.endswith("/") else (out / name).write_text("mine")
+  config = dataclasses.replace(trained[1], run=runs.RunConfig(out=str(out)))
+  for fresh in (False, True):
+    with pytest.raises(UsageError, match=f"of no run and has {name.rstrip('/')}"):
+      train(within(config, run={"fresh": fresh}))
+  assert [path.name for path in out.iterdir()] == [name.rstrip("/")]
+
+
+def test_run_may_have_a_folder_with_files_beside(copied, tmp_path):
+  """As a log that a shell began; and what a run left that was killed at its beginning."""
+  out = tmp_path / "out"
+  for name in ("checkpoints", "digests"):
+    (out / name).mkdir(parents=True)
+  (out / "log.txt").write_text("")
+  (copied[0] / "plots").mkdir()
+  for path in (out, copied[0]):
+    folder = Folder(path)
+    folder.check_place()
+    folder.close()
+  root = Folder("/")
+  with pytest.raises(UsageError, match=r"`--run.out` .* got '/', which is of no run and has "):
+    root.check_place()
+  root.close()
+
+
 # What is evaluated
 
 
@@ -375,6 +404,11 @@ COMMON = {
   ),
   "version of jax": lambda patch, config: patch.setattr(
     run, "environment", lambda: environment() | {"versions": environment()["versions"] | {"jax": 0}}
+  ),
+  "jax_default_prng_impl": lambda patch, config: patch.setattr(
+    run,
+    "environment",
+    lambda: environment() | {"settings": environment()["settings"] | {"jax_default_prng_impl": 0}},
   ),
   "the folder of the run": lambda patch, config: patch.chdir(Path(config.data.name).parent),
 }

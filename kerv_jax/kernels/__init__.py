@@ -52,6 +52,7 @@ from kerv_jax.kernels.definitions import (
 )
 from kerv_jax.kernels.fields import Hyperparameter, hyperparameter, static
 from kerv_jax.kernels.names import with_current_names
+from kerv_jax.kernels.normalized import Normalized
 from kerv_jax.kernels.profiles import (
   AbsoluteDistanceKernel,
   InnerProductKernel,
@@ -63,7 +64,7 @@ __all__ = [
   "PATCH_SQUARED_NORM", "SQUARED_DISTANCE", "AbsoluteDistanceKernel", "AdditiveKernel", "Cauchy",
   "Chebyshev", "ChiSquared", "Concatenate", "Cosine", "Custom", "Gaussian", "Huber",
   "Hyperparameter", "InnerProductKernel", "Intersection", "Kernel", "Laplacian", "Linear",
-  "MaxPlus", "Minkowski", "Negative", "Polynomial", "Product", "RationalQuadratic", "Scaled",
-  "Sigmoid", "SquaredDistanceKernel", "Sum", "hyperparameter", "safe_sqrt", "static",
+  "MaxPlus", "Minkowski", "Negative", "Normalized", "Polynomial", "Product", "RationalQuadratic",
+  "Scaled", "Sigmoid", "SquaredDistanceKernel", "Sum", "hyperparameter", "safe_sqrt", "static",
   "with_current_names",
 ]  # fmt: skip

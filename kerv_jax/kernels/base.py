@@ -4,7 +4,7 @@ import abc
 import functools
 import operator
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -53,7 +53,14 @@ class Kernel(Node):
     ...     return jnp.exp(self.rate * statistic)
     >>> print(f"{Exponential(rate=0.5)(jnp.ones(2), jnp.ones(2)):.4f}")
     2.7183
+
+  Attributes:
+    positive_diagonal: whether it is positive at ``(x, x)``, or 0, whatever x, as
+      :class:`Normalized` requires; a class says it of itself alone, not of its subclasses.
   """
+
+  positive_diagonal: ClassVar[bool] = False
+  diagonal: ClassVar[str] = "does not say of itself that it is (`positive_diagonal`)"
 
   @property
   def statistics(self) -> tuple[str, ...] | None:
@@ -261,6 +268,8 @@ class Negative(Composite):
   """
 
   kernel: Kernel = child(called="inner")
+
+  diagonal = "has the opposite sign of the kernel inside"
 
   def __post_init__(self) -> None:
     super().__post_init__()

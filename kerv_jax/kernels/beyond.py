@@ -36,6 +36,8 @@ class Laplacian(AbsoluteDistanceKernel):
 
   gamma: Hyperparameter = hyperparameter(default=1.0, constraint="positive")
 
+  positive_diagonal = True
+
   def profile(self, statistic: Array) -> Array:
     """``exp(-gamma * statistic)``."""
     return jnp.exp(-self.gamma * statistic)
@@ -58,6 +60,8 @@ class Cauchy(SquaredDistanceKernel):
   """
 
   sigma: Hyperparameter = hyperparameter(default=1.0, constraint="positive")
+
+  positive_diagonal = True
 
   def profile(self, statistic: Array) -> Array:
     """``1 / (1 + statistic / sigma**2)``."""
@@ -87,6 +91,8 @@ class RationalQuadratic(SquaredDistanceKernel):
   alpha: Hyperparameter = hyperparameter(default=1.0, constraint="positive")
   length: Hyperparameter = hyperparameter(default=1.0, constraint="positive")
 
+  positive_diagonal = True
+
   def profile(self, statistic: Array) -> Array:
     """``(1 + statistic / (2 alpha length**2)) ** -alpha``."""
     # Divided one by one, so that no small hyperparameter's square or product underflows.
@@ -107,6 +113,8 @@ class Cosine(Kernel):
     >>> print(f"{kernels.Cosine()(x, w):.4f}")
     1.0000
   """
+
+  positive_diagonal = True
 
   @property
   def statistics(self) -> tuple[str, ...]:
@@ -140,6 +148,8 @@ class Custom(Kernel):
   """
 
   fn: Callable[[Array, Array], Array] = static()
+
+  diagonal = "may be any function, and is none of patch statistics"
 
   def __post_init__(self) -> None:
     super().__post_init__()

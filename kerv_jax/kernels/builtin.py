@@ -28,6 +28,8 @@ class Linear(InnerProductKernel):
     2.5000
   """
 
+  positive_diagonal = True
+
   def profile(self, statistic: Array) -> Array:
     """The inner product itself."""
     return statistic
@@ -59,6 +61,8 @@ class Polynomial(InnerProductKernel):
   degree: int = static(default=3)
   balance: Hyperparameter = hyperparameter(default=1.0, constraint="non-negative")
 
+  positive_diagonal = True
+
   def __post_init__(self) -> None:
     self._require_integer("degree", minimum=1)
     super().__post_init__()
@@ -89,6 +93,8 @@ class Sigmoid(InnerProductKernel):
   scale: Hyperparameter = hyperparameter(default=1.0)
   offset: Hyperparameter = hyperparameter(default=0.0)
 
+  diagonal = "is negative there where scale * <x, x> + offset is"
+
   def profile(self, statistic: Array) -> Array:
     """``tanh(scale * statistic + offset)``."""
     return jnp.tanh(self.scale * statistic + self.offset)
@@ -112,6 +118,8 @@ class Gaussian(SquaredDistanceKernel):
   """
 
   gamma: Hyperparameter = hyperparameter(default=1.0, constraint="positive")
+
+  positive_diagonal = True
 
   def profile(self, statistic: Array) -> Array:
     """``exp(-gamma * statistic)``."""
@@ -148,6 +156,8 @@ class L1(AbsoluteDistanceKernel):
   """
 
   surrogate: bool = static(default=False)
+
+  diagonal = "is a distance, 0 there"
 
   def __post_init__(self) -> None:
     super().__post_init__()
@@ -186,6 +196,8 @@ class L2(SquaredDistanceKernel):
   """
 
   squared: bool = static(default=False)
+
+  diagonal = "is a distance, 0 there"
 
   def __post_init__(self) -> None:
     super().__post_init__()

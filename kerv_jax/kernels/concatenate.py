@@ -38,6 +38,8 @@ class Concatenate(Composite):
   parts: tuple[Kernel, ...] = child()
   sizes: tuple[int, ...] | None = static(default=None)
 
+  diagonal = "is several kernels: normalize its parts"
+
   def __post_init__(self) -> None:
     """Takes the pairs apart and checks them."""
     super().__post_init__()

@@ -18,6 +18,7 @@ from experiments.ablation.protocol import FIXED, MNIST, RATE, Protocol, Spec, Tr
 from experiments.ablation.report import ReportCommand, check_page
 from experiments.ablation.rows import Rows
 from experiments.ablation.study import ANSWER, ATTACKED, CONFIRM, STUDIES
+from experiments.configs.ranges import check_ranges
 from experiments.data import load_ordered
 
 TOGETHER = 16
@@ -107,6 +108,7 @@ class AblationCommand:
       raise UsageError("`--arms` must name networks for run, got none")
     for each in self.arms:
       arm(each)
+    check_ranges(self)
     self.plans()
     self.protocol("").check()
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from experiments import UsageError
 from experiments.common.forms import FormError, conform
 from experiments.common.kernels import KERNELS, KernelName
-from experiments.configs.ranges import check_ranges
+from experiments.configs.ranges import check_ranges, shown
 from experiments.data.views import ViewsName
 from experiments.engine.optim import SGDConfig
 from experiments.engine.processes import ParallelConfig
@@ -61,7 +61,7 @@ class ModelConfig:
   def check(self) -> None:
     """Raises a UsageError for the first option that will not do."""
     if not 1 <= self.degree <= MAX_DEGREE:
-      raise UsageError(f"`--model.degree` must be from 1 to {MAX_DEGREE}, got {self.degree:.4g}")
+      raise UsageError(f"`--model.degree` must be from 1 to {MAX_DEGREE}, got {shown(self.degree)}")
     if not 0 <= self.balance < float("inf"):
       raise UsageError(f"`--model.balance` must be at least 0 and finite, got {self.balance}")
     if not 0 < self.gamma < float("inf"):

@@ -35,13 +35,22 @@ def check_ranges(config: Any) -> None:
           f"{value:g}"
         )
     elif isinstance(value, int):
-      if not abs(value) < (SEEDS if option == "--seed" else LARGEST + 1):
-        raise UsageError(f"`{option}` must be at most {LARGEST}, got {value:.4g}")
+      most = SEEDS - 1 if option in ("--seed", "--seeds") else LARGEST
+      if abs(value) > most:
+        raise UsageError(f"`{option}` must be at most {most}, got {shown(value)}")
     elif isinstance(value, str) and (len(value) > LONGEST or "\0" in value or not _utf8(value)):
       raise UsageError(
         f"`{option}` must be at most {LONGEST} characters in UTF-8, without NUL, got "
         f"{value[:50]!r}{'...' if len(value) > 50 else ''}"
       )
+
+
+def shown(value: int) -> str:
+  """Returns a whole number as errors show it, however long it is."""
+  try:
+    return f"{value:.4g}"
+  except OverflowError:
+    return f"one of {len(str(value))} digits"
 
 
 def _options(config: Any, prefix: str) -> Iterator[tuple[str, Any]]:

@@ -6,6 +6,7 @@ from typing import Literal, get_args
 
 from experiments import UsageError
 from experiments.common.kernels import KernelName
+from experiments.configs.ranges import check_ranges
 
 ArmName = Literal["cnn", KernelName]
 
@@ -69,3 +70,4 @@ class DemoConfig:
       )
     if not self.lrs or not all(math.isfinite(lr) and lr > 0 for lr in self.lrs):
       raise UsageError(f"`--lrs` must be one or more positive numbers, got {list(self.lrs)}")
+    check_ranges(self)

@@ -37,6 +37,8 @@ MILESTONES = "`--optim.milestones` must be positive and ascending, got"
     (["--epochs", HUGE], "`--epochs` must be at most 2147483647, got 1e"),
     (["--epochs", "2000000000", "--data.batch-size", "8"],
      "`--epochs` must be at most 306783378, of 7 steps each, got 2000000000"),
+    (["--epochs", "1" + "0" * 400], "`--epochs` must be at most 2147483647, got one of 401 digits"),
+    (["--model.degree", "1" + "0" * 400], "`--model.degree` must be from 1 to 1000, got one of"),
     (["--eval.every", HUGE], "`--eval.every` must be at most"),
     (["--data.batch-size", HUGE], "`--data.batch-size` must be at most"),
     (["--run.save-every", HUGE], "`--run.save-every` must be at most"),

@@ -62,7 +62,7 @@ def summary(rows: Sequence[Row]) -> str:
   goals = {kernel: target for target in targets.TARGETS for kernel in target.kernels}
   by = [r for r in rows if r["mode"] == targets.MODE and r["shape"] in _SIX]
   body = []
-  for rival in (f"{rivals.BASELINE} + ReLU", *rivals.KERNELS):
+  for rival in (f"{rivals.BASELINE} + ReLU", *rivals.KERNELS, *rivals.ADDITIVE):
     found = targets.ratios(rows, rival)
     if not found:
       continue
@@ -86,7 +86,7 @@ def summary(rows: Sequence[Row]) -> str:
 def means(rows: Sequence[Row]) -> str:
   """Each kernel's mean and worst ratio, forward and backward, six shapes, for the README."""
   body = []
-  for rival in (f"{rivals.BASELINE} + ReLU", *rivals.KERNELS):
+  for rival in (f"{rivals.BASELINE} + ReLU", *rivals.KERNELS, *rivals.ADDITIVE):
     if found := targets.ratios(rows, rival):
       worst = max(found, key=lambda name: found[name])
       mean = targets.geometric_mean(found.values())

@@ -27,8 +27,17 @@ KERNELS: dict[str, kernels.Kernel] = {
 }
 """Of the operator, by the name of the rival."""
 
+ADDITIVE: dict[str, kernels.Kernel] = {}
+"""A sum, a maximum and a smooth maximum; none in a checkout that is compared and has no such."""
+if hasattr(kernels, "AdditiveKernel"):
+  ADDITIVE = {
+    "Huber": kernels.Huber(),
+    "Chebyshev": kernels.Chebyshev(),
+    "Minkowski": kernels.Minkowski(p=3.0),
+  }
+
 PATCHES = {f"patches: {name}": KERNELS[name] for name in ("polynomial", "Gaussian", "L1")}
-JAX_RIVALS = (f"{BASELINE} + ReLU", *KERNELS, *PATCHES)
+JAX_RIVALS = (f"{BASELINE} + ReLU", *KERNELS, *ADDITIVE, *PATCHES)
 BROADCAST = ("polynomial", "Gaussian", "L1")
 """Kernels that are timed in PyTorch by unfold and broadcast as well."""
 
@@ -63,7 +72,7 @@ def layer(rival: str, shape: Shape) -> Layer:
     return lambda lhs, rhs: jax.nn.relu(convolution(lhs, rhs))
   if rival in PATCHES:
     options |= {"method": "patches"}
-  kernel = PATCHES.get(rival) or KERNELS[rival]
+  kernel = (PATCHES | ADDITIVE | KERNELS)[rival]
   return functools.partial(kerv_general_dilated, kernel_fn=kernel, **options)
 
 

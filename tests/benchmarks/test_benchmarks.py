@@ -71,7 +71,7 @@ def test_rivals_compute_their_kernel(rival):
       lhs, (5, 5), (2, 2), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
     )
     taps = rhs.transpose(2, 0, 1, 3).reshape(-1, 4)  # channel-major, as the patches are
-    kernel = rivals.KERNELS[name]
+    kernel = (rivals.KERNELS | rivals.ADDITIVE)[name]
     over_filters = jax.vmap(kernel, in_axes=(None, 1))
     expected = jax.vmap(jax.vmap(jax.vmap(over_filters, (0, None)), (0, None)), (0, None))(
       patches, taps

@@ -15,7 +15,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-__all__ = ["dirac_kernel_init", "torch_bias_init", "torch_kernel_init", "whitening"]
+from kerv_jax.kernels.base import Kernel, require_kernel
+from kerv_jax.kernels.definitions import (
+  ABSOLUTE_DISTANCE,
+  ADDER_DISTANCE,
+  DEFINITIONS,
+  SQUARED_DISTANCE,
+)
+from kerv_jax.kernels.ranges import split
+
+__all__ = ["dirac_kernel_init", "for_kernel", "torch_bias_init", "torch_kernel_init", "whitening"]
 
 
 def torch_kernel_init(key: jax.Array, shape: Sequence[int], dtype: Any = None) -> jax.Array:
@@ -57,15 +66,7 @@ def torch_kernel_init(key: jax.Array, shape: Sequence[int], dtype: Any = None) -
     ``reset_parameters`` in PyTorch's ``torch/nn/modules/conv.py`` and ``linear.py``.
     He, Zhang, Ren, Sun, "Delving Deep into Rectifiers", ICCV 2015.
   """
-  if len(shape) < 2:
-    raise ValueError(
-      "`shape` must be (*window, in_features, out_features) or (in_features, out_features), got "
-      f"{tuple(shape)}; for a bias, use `torch_bias_init(fan_in)`"
-    )
-  fan_in = math.prod(shape[:-1])
-  if fan_in < 1:
-    raise ValueError(f"`shape` must have at least one input per output, got {tuple(shape)}")
-  return _uniform(key, shape, dtype, 1 / math.sqrt(fan_in))
+  return _uniform(key, shape, dtype, 1 / math.sqrt(_fan_in(shape)))
 
 
 def torch_bias_init(fan_in: int) -> Callable[..., jax.Array]:
@@ -225,8 +226,88 @@ def _patch_covariance(images: np.ndarray, height: int, width: int) -> np.ndarray
   return moments - np.outer(means, means)
 
 
-def _uniform(key: jax.Array, shape: Sequence[int], dtype: Any, bound: float) -> jax.Array:
-  """Draws from U(-bound, bound)."""
+def for_kernel(kernel_fn: Kernel) -> Callable[..., jax.Array]:
+  """Returns an initializer that puts filters in a kernel's range, whatever the fan-in.
+
+  Filters are normal.  For inputs that are independent, of mean 0 and variance 1:
+
+  * where the kernel needs an inner product or a norm, weights have the variance ``1 / fan_in``, so
+    that ``<x, w>`` has variance 1;
+  * where it is a function of distances alone, weights have variance 1, as the elements of patches
+    have: ``sum (x - w)**2`` is around ``2 fan_in``, and for normal inputs ``sum |x - w|`` around
+    ``2 fan_in / sqrt(pi)``.  So the width that puts a value of ``Gaussian`` around exp(-1) is
+    ``gamma = 1 / (2 fan_in)``, of ``Laplacian`` ``sqrt(pi) / (2 fan_in)``; the ``sigma`` of
+    ``Cauchy`` and the ``length`` of ``RationalQuadratic`` are of the size ``sqrt(2 fan_in)``.
+
+  Each part of a ``Concatenate`` has its own.  Inputs that a ReLU leaves are not such: of normal
+  ones it keeps half the second moment, so inner products have variance 1/2; nor is zero padding,
+  whose taps add nothing to an inner product, and ``w**2`` to a squared distance.  The values of a
+  distance kernel differ little between filters at a large fan-in: all of them share the norm of
+  the patch.  Subtract the mean over features, or normalize over them.
+
+  Args:
+    kernel_fn: the kernel function of the layer, a function of patch statistics.
+
+  Returns:
+    An initializer ``(key, shape, dtype=None) -> weights`` for shapes as those of
+    :func:`torch_kernel_init`, with the same errors.
+
+  Raises:
+    TypeError: if ``kernel_fn`` is not a kernel.
+    ValueError: if it is not a function of inner product, distances and norms.
+
+  Example:
+    >>> import jax, jax.numpy as jnp
+    >>> from kerv_jax.initializers import for_kernel
+    >>> from kerv_jax.kernels import Gaussian
+    >>> from kerv_jax.nn import KervConv
+    >>> kernel_fn = Gaussian(gamma=1 / (2 * 3 * 3 * 16))
+    >>> conv = KervConv(8, (3, 3), kernel_fn=kernel_fn, kernel_init=for_kernel(kernel_fn))
+    >>> x = jax.random.normal(jax.random.key(0), (4, 8, 8, 16))
+    >>> y, _ = conv.init_with_output(jax.random.key(1), x)
+    >>> print(f"{y[:, 1:-1, 1:-1].mean():.1f}")  # around exp(-1)
+    0.4
+  """
+  require_kernel("kernel_fn", kernel_fn)
+  if kernel_fn.statistics is None or not DEFINITIONS.keys() >= {*kernel_fn.statistics}:
+    raise ValueError(
+      "`kernel_fn` must be a function of inner product, distances and norms, whose range is known, "
+      f"got {kernel_fn!r}"
+    )
+
+  def init(key: jax.Array, shape: Sequence[int], dtype: Any = None) -> jax.Array:
+    inverse = 1 / math.sqrt(_fan_in(shape))
+    _require_real(dtype)
+    distances = {SQUARED_DISTANCE, ABSOLUTE_DISTANCE, ADDER_DISTANCE}
+    deviations = [
+      jnp.full(part.size, 1.0 if distances >= {*(part.kernel.statistics or ())} else inverse, dtype)
+      for part in split(kernel_fn, shape[-1])
+    ]
+    weights = jax.random.normal(key, tuple(shape), dtype)
+    return weights * jnp.broadcast_to(jnp.concatenate(deviations), weights.shape)
+
+  return init
+
+
+def _fan_in(shape: Sequence[int]) -> int:
+  """The number of inputs of an output."""
+  if len(shape) < 2:
+    raise ValueError(
+      "`shape` must be (*window, in_features, out_features) or (in_features, out_features), got "
+      f"{tuple(shape)}; for a bias, use `torch_bias_init(fan_in)`"
+    )
+  fan_in = math.prod(shape[:-1])
+  if fan_in < 1:
+    raise ValueError(f"`shape` must have at least one input per output, got {tuple(shape)}")
+  return fan_in
+
+
+def _require_real(dtype: Any) -> None:
   if dtype is not None and not jnp.issubdtype(dtype, jnp.floating):
     raise TypeError(f"`dtype` must be a real floating dtype, got {jnp.dtype(dtype).name}")
+
+
+def _uniform(key: jax.Array, shape: Sequence[int], dtype: Any, bound: float) -> jax.Array:
+  """Draws from U(-bound, bound)."""
+  _require_real(dtype)
   return jax.random.uniform(key, tuple(shape), dtype, minval=-bound, maxval=bound)

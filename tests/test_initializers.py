@@ -4,7 +4,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from kerv_jax.initializers import torch_bias_init, torch_kernel_init
+from kerv_jax import kernels
+from kerv_jax.initializers import for_kernel, torch_bias_init, torch_kernel_init
 
 SHAPES = {
   (7, 2, 40): 14,  # 1-D convolution
@@ -121,3 +122,46 @@ def test_fan_in_below_one_is_refused(fan_in):
 def test_fan_in_that_is_no_integer_is_refused(fan_in):
   with pytest.raises(TypeError, match="`fan_in` must be an integer, got"):
     torch_bias_init(fan_in)
+
+
+@pytest.mark.parametrize("fan_in", [9, 576, 4608])
+def test_filters_are_in_the_range_of_their_kernel(fan_in):
+  rng = np.random.default_rng(5)
+  x = rng.normal(size=(300, fan_in))
+  filters = {
+    name: np.asarray(for_kernel(kernel)(jax.random.key(6), (3, 3, fan_in // 9, 200)), np.float64)
+    for name, kernel in [
+      ("product", kernels.Normalized(kernels.Polynomial())), ("distance", kernels.Gaussian()),
+      ("mixed", kernels.Gaussian() + kernels.Linear()),
+    ]
+  }  # fmt: skip
+  filters = {name: w.reshape(fan_in, 200) for name, w in filters.items()}
+  for name in ("product", "mixed"):
+    np.testing.assert_allclose(np.var(x @ filters[name]), 1, atol=0.1)
+    # Not so of what a ReLU leaves: half of the second moment.
+    np.testing.assert_allclose(np.mean((np.maximum(x, 0) @ filters[name]) ** 2), 0.5, atol=0.1)
+  w = filters["distance"]
+  squared = np.sum(x**2, 1)[:, None] - 2 * x @ w + np.sum(w**2, 0)
+  np.testing.assert_allclose(np.mean(squared) / (2 * fan_in), 1, atol=0.08)
+  absolute = np.mean([np.abs(patch[:, None] - w).sum(0) for patch in x[:50]])
+  np.testing.assert_allclose(absolute * np.sqrt(np.pi) / (2 * fan_in), 1, atol=0.08)
+
+
+def test_each_part_of_a_concatenation_has_its_own_range():
+  parts = kernels.Concatenate([(30, kernels.Polynomial()), (20, kernels.L1())])
+  w = np.asarray(for_kernel(parts)(jax.random.key(7), (400, 50)))
+  np.testing.assert_allclose(w[:, :30].std() * 20, 1, atol=0.03)
+  np.testing.assert_allclose(w[:, 30:].std(), 1, atol=0.03)
+
+
+def test_initializer_for_a_kernel_refuses_what_it_cannot_serve():
+  for wrong in (kernels.Custom(jnp.dot), kernels.Huber()):
+    with pytest.raises(ValueError, match="`kernel_fn` must be a function of inner product"):
+      for_kernel(wrong)
+  with pytest.raises(TypeError, match="`kernel_fn` must be a kernel"):
+    for_kernel("l1")  # pyright: ignore
+  init = for_kernel(kernels.L2())
+  with pytest.raises(ValueError, match="`shape` must be"):
+    init(jax.random.key(0), (3,))
+  with pytest.raises(TypeError, match="`dtype` must be a real"):
+    init(jax.random.key(0), (3, 4), jnp.complex64)

@@ -26,8 +26,8 @@ MODULES = ["kerv_jax"] + [
 # From the bottom up, one floor a line: what is in a room imports only from the floors below it and
 # from that room.
 FLOORS = [
-  ["kernels", "initializers", "optim"],
-  ["_operator"],
+  ["kernels", "optim"],
+  ["_operator", "initializers"],
   ["kervolution", "torch_import"],
   ["_flax"],
   ["nn", "nnx"],

@@ -64,8 +64,11 @@ def trainings(evidence: Evidence, study: str) -> str:
       "" if pace is None else f"{pace:.1f}",
     ]
     kept = ["", "", "", *cells[3:5], "", "", ""] if early else cells
+    seeds = str(len(errors) or "")
+    if not early and len(runs) < len(errors):  # the others stopped after the first epochs
+      seeds = f"{len(runs)}, errors {len(errors)}"
     tuned = errors and (rates != "paper" or study == "controls")
-    body.append([told_by.label(arm), str(len(errors) or ""), _rates(used) if tuned else "", *kept])
+    body.append([told_by.label(arm), seeds, _rates(used) if tuned else "", *kept])
   return filled(head, body)
 
 

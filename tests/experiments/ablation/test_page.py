@@ -202,10 +202,11 @@ def test_a_report_needs_rows_and_a_place(tmp_path):
     report(ReportCommand(str(tmp_path), None))
   rows = Rows(tmp_path, PAPERS)
   rows.add([rows.row(Training("cnn", 0), training())])
-  (tmp_path / "README.md").write_text("nothing")
+  readme = tmp_path / "of all.md"
+  readme.write_text("nothing")
   with pytest.raises(UsageError, match="`--readme` must have one line"):
-    report(ReportCommand(str(tmp_path), str(tmp_path / "README.md")))
-  assert (tmp_path / "README.md").read_text() == "nothing"
+    report(ReportCommand(str(tmp_path), str(readme)))
+  assert readme.read_text() == "nothing"
 
 
 def test_a_text_that_is_no_page_is_not_written_over(tmp_path, monkeypatch):

@@ -1,7 +1,5 @@
 """What all tests of experiments share: programs that were compiled before."""
 
-import os
-
 import jax
 import pytest
 
@@ -13,13 +11,15 @@ CACHE = {
 
 @pytest.fixture(scope="package", autouse=True)
 def cache(tmp_path_factory):
-  """Compiles each program once, though every run makes its own, here and in other processes."""
+  """Compiles each program once, though every run makes its own.
+
+  Not in other processes: JAX writes its files in place, so one that is killed, or cannot write on,
+  would leave half a program to all tests after it.
+  """
   settings = {"jax_compilation_cache_dir": str(tmp_path_factory.mktemp("cache"))} | CACHE
   before = {name: getattr(jax.config, name) for name in settings}
-  with pytest.MonkeyPatch.context() as patch:
-    for name, value in settings.items():
-      jax.config.update(name, value)
-      patch.setitem(os.environ, name.upper(), str(value))
-    yield
+  for name, value in settings.items():
+    jax.config.update(name, value)
+  yield
   for name, value in before.items():
     jax.config.update(name, value)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from experiments import UsageError, failures
 
-_KEPT = {"train": "checkpoints are kept", "ablation": "rows are kept"}
+_KEPT = {"train": "checkpoints are kept", "ablation": "rows are kept", "cifar": "rows are kept"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -46,6 +46,7 @@ def _run(argv: Sequence[str]) -> int:
 
     from experiments import cli, demo
     from experiments.ablation import command as ablation
+    from experiments.cifar import command as cifar
   except ModuleNotFoundError as error:
     raise UsageError(f"{error}; experiments need: pip install '.[experiments]'") from error
   except ValueError as error:  # JAX reads its variables of the environment
@@ -59,6 +60,7 @@ def _run(argv: Sequence[str]) -> int:
       "list": cli.ListCommand,
       "eval": cli.EvalCommand,
       "ablation": ablation.AblationCommand,
+      "cifar": cifar.CifarCommand,
       "report": ablation.ReportCommand,
     },
     prog="python -m experiments",
@@ -69,6 +71,8 @@ def _run(argv: Sequence[str]) -> int:
     return cli.list_command(command)
   if isinstance(command, cli.EvalCommand):
     return cli.eval_command(command)
+  if isinstance(command, cifar.CifarCommand):
+    return cifar.run(command)
   if isinstance(command, ablation.AblationCommand):
     return ablation.run(command)
   if isinstance(command, ablation.ReportCommand):

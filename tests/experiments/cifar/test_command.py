@@ -1,0 +1,61 @@
+"""The command `cifar`, with tiny numbers: the same as on a GPU."""
+
+import json
+
+import pytest
+
+pytest.importorskip("orbax.checkpoint", reason="needs the extra 'experiments'")
+pytest.importorskip("tyro", reason="needs the extra 'experiments'")
+
+from experiments.__main__ import main
+from tests import runs
+
+TINY = [
+  "--epochs",
+  "1",
+  "--batch-size",
+  "8",
+  "--widths",
+  "4",
+  "4",
+  "4",
+  "--validation",
+  "20",
+  "--seeds",
+  "2",
+]
+BOTH = ["--presets", "fast-cifar10-cnn", "fast-cifar10-polynomial"]
+
+
+def test_runs_become_rows_once_and_come_out_again(tmp_path, capsys):
+  out = tmp_path / "rows.jsonl"
+  command = ["cifar", "--data", runs.write_data(tmp_path), *TINY, "--out", str(out)]
+  assert main([*command, *BOTH]) == 0
+  lines = out.read_text().splitlines()
+  rows = [json.loads(line) for line in lines]
+  assert [(row["preset"], row["seed"]) for row in rows] == [
+    (f"fast-cifar10-{ending}", seed) for seed in (0, 1) for ending in ("cnn", "polynomial")
+  ]
+  assert {row["steps"] for row in rows} == {5}
+  printed = capsys.readouterr().out
+  assert "of 2 runs on the validation set, images shifted" in printed
+  assert main([*command, *BOTH]) == 0
+  assert out.read_text().splitlines() == lines  # nothing is run again
+  # A seed after others, which share its programs, is that seed by itself.
+  out.write_text(lines[0] + "\n")
+  assert main([*command, *BOTH[:2]]) == 0
+  _, again = map(json.loads, out.read_text().splitlines())
+  figures = [
+    {name: row[name] for name in ("seed", "accuracy", "config")} for row in (again, rows[2])
+  ]
+  assert figures[0] == figures[1]
+
+
+def test_what_will_not_do_is_told(tmp_path, capsys):
+  out = tmp_path / "rows.jsonl"
+  assert main(["cifar", "--seeds", "0", "--out", str(out)]) == 2
+  assert "`--seeds` must be at least 1" in capsys.readouterr().err
+  assert main(["cifar", "--presets", "fast", "--out", str(out)]) == 2
+  out.write_text("{}\n")
+  assert main(["cifar", "--out", str(out)]) == 2
+  assert "line 1, is no row" in capsys.readouterr().err

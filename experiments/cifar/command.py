@@ -11,12 +11,17 @@ from typing import Any
 
 from experiments import UsageError
 from experiments.common.environment import environment
+from experiments.common.files import check_room, write_atomically
 from experiments.configs import presets
 from experiments.configs.build import Parts, build
 from experiments.configs.config import TrainConfig
 from experiments.configs.identity import identifying
+from experiments.configs.ranges import check_ranges
 from experiments.data.feeds import MemoryFeed
 from experiments.engine.layout import Layout
+
+ROOM = 1 << 20
+"""Bytes that there must be for rows before a run."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +83,8 @@ class CifarCommand:
       )
       for part, values in given.items()
     }
-    config = dataclasses.replace(config, epochs=self.epochs or config.epochs, seed=seed, **parts)
+    epochs = config.epochs if self.epochs is None else self.epochs
+    config = dataclasses.replace(config, epochs=epochs, seed=seed, **parts)
     config.check()
     return config
 
@@ -94,7 +100,9 @@ def run(command: CifarCommand) -> int:
 
   Raises:
     UsageError: if an option, the data or the file of the rows will not do.
+    OSError: if the rows cannot be written, before a run is made for them.
   """
+  check_ranges(command)
   if command.seeds < 1 or not command.presets:
     raise UsageError(
       f"`--seeds` must be at least 1, and `--presets` not empty, got {command.seeds} and "
@@ -115,13 +123,12 @@ def run(command: CifarCommand) -> int:
     if command.minutes is not None and time.monotonic() - began > 60 * command.minutes:
       break
     if name not in built:
+      check_room(file, ROOM)
       built[name] = build(config, Layout())
     row = {"preset": name, **_train(config, built[name]), "config": options}
     row["environment"] = environment()
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with file.open("a", encoding="utf-8") as stream:
-      stream.write(json.dumps(row) + "\n")
-    rows.append(row)
+    rows = [*read(file), row]
+    write_atomically(file, "".join(json.dumps(each) + "\n" for each in rows))
     print(
       f"{name}, seed {config.seed}: accuracy {row['accuracy']:.4f}, {row['train_seconds']:.1f} s",
       flush=True,
@@ -177,7 +184,10 @@ def _options(config: TrainConfig) -> Mapping[str, Any]:
 
 def _train(config: TrainConfig, parts: Parts) -> dict[str, Any]:
   """Trains once, with the programs and data that other seeds have too."""
-  assert isinstance(parts.feed, MemoryFeed)
+  if not isinstance(parts.feed, MemoryFeed):
+    raise UsageError(
+      f"`--presets` must be of images that are held in memory, got one of {config.data.name}"
+    )
   feed = MemoryFeed(
     parts.feed.train,
     parts.feed.test,

@@ -15,6 +15,9 @@ from experiments import UsageError
 
 Form = TypeVar("Form")
 
+LATER = {"later": True}
+"""Metadata of a dataclass's field that older files do not have, and that then has its default."""
+
 
 class FormError(ValueError):
   """A value that is not of the form it must have; the message names its place and what is there."""
@@ -63,9 +66,9 @@ def conform(value: Any, form: type[Form], name: str = "") -> Form:
 
   Args:
     value: The value.
-    form: A dataclass, each of whose fields must be there, but for those whose default is None,
-      which older files do not have; or `list[X]`, `tuple[X, ...]`,
-      `dict[str, X]`, a union, a `Literal`, `bool`, `int`, `float` (finite), `str`, `None`, `Any`.
+    form: A dataclass, each of whose fields must be there but for those that are `LATER`; or
+      `list[X]`, `tuple[X, ...]`, `dict[str, X]`, a union, a `Literal`, `bool`, `int`, `float`
+      (finite), `str`, `None`, `Any`.
     name: What errors call the value.
 
   Raises:
@@ -115,8 +118,10 @@ def _dataclass(values: Mapping[str, Any], form: Any, name: str) -> Any:
     for each, hint in hints.items()
     if each in values
   }
-  left_out = {field.name for field in dataclasses.fields(form) if field.default is None}
-  if missing := [each for each in hints if each not in values and each not in left_out]:
+  later = {
+    field.name for field in dataclasses.fields(form) if LATER.items() <= field.metadata.items()
+  }
+  if missing := [each for each in hints if each not in values and each not in later]:
     raise FormError(f"missing: {', '.join(f'`{prefix}{each}`' for each in missing)}")
   return form(**fields)
 

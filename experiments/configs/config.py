@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from experiments import UsageError
-from experiments.common.forms import FormError, conform
+from experiments.common.forms import LATER, FormError, conform
 from experiments.common.kernels import KERNELS, KernelName
 from experiments.configs.ranges import check_ranges, shown
 from experiments.data.views import ViewsName
@@ -55,7 +55,7 @@ class ModelConfig:
   needs JAX_ENABLE_X64=1."""
   remat: bool = False
   """Whether blocks are computed again in the backward pass, to save memory."""
-  widths: tuple[int, ...] | None = None
+  widths: tuple[int, ...] | None = dataclasses.field(default=None, metadata=LATER)
   """Of fastnet: the features of its three groups; if not given, 64 256 256."""
 
   def check(self) -> None:
@@ -100,7 +100,7 @@ class DataConfig:
   """Examples in a step, over all devices."""
   flip: bool = False
   """Mirror every other training image, left to right."""
-  flip_mode: Literal["alternating"] | None = None
+  flip_mode: Literal["alternating"] | None = dataclasses.field(default=None, metadata=LATER)
   """Which ones: if not given, a random half in each step; alternating: each in every other epoch,
   of which the first is random."""
   pad: int = 0
@@ -112,7 +112,7 @@ class DataConfig:
   """Use only so many training examples, the same whatever the seed; if not given, all."""
   test_examples: int | None = None
   """Use only so many test examples, the same whatever the seed; if not given, all."""
-  validation: int | None = None
+  validation: int | None = dataclasses.field(default=None, metadata=LATER)
   """Hold so many training examples out, the same whatever the seed, and choose the best checkpoint
   by them; if not given, it is chosen by the test set: its test accuracy is no honest estimate."""
 
@@ -140,7 +140,7 @@ class EvalConfig:
   """Examples at a time, over all devices, at most."""
   targets: tuple[float, ...] = (0.94,)
   """Test accuracies to which the seconds of training are reported."""
-  views: ViewsName | None = None
+  views: ViewsName | None = dataclasses.field(default=None, metadata=LATER)
   """Looks at each test image whose scores are averaged: mirrored, the image and its mirror image;
   shifted, both and both shifted by a pixel; if not given, the image alone."""
 

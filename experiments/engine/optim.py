@@ -13,6 +13,7 @@ import numpy as np
 import optax
 
 from experiments import UsageError
+from experiments.common.forms import LATER
 from kerv_jax.kernels.definitions import at_least_float32
 from kerv_jax.optim import lookahead
 
@@ -53,11 +54,11 @@ class SGDConfig:
   """The longest that a gradient over all parameters may be; a longer one is shortened."""
   label_smoothing: float = 0.0
   """Part of the target that is spread evenly over all classes."""
-  groups: Literal["whitened"] | None = None
+  groups: Literal["whitened"] | None = dataclasses.field(default=None, metadata=LATER)
   """Learning rates by group. whitened: the filters of a layer called whitening stay as they are,
   its bias is trained for three epochs, and the biases of batch normalization have 64 times the rate
   and a 64th of the weight decay."""
-  lookahead: int | None = None
+  lookahead: int | None = dataclasses.field(default=None, metadata=LATER)
   """Steps between returns to slow parameters, see `kerv_jax.optim.lookahead`."""
 
   def check(self, option: str = "--optim") -> None:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from experiments import UsageError
-from experiments.common.forms import FormError, conform
+from experiments.common.forms import LATER, FormError, conform
 from experiments.configs.identity import STREAMED, deciding_scores, differences
 from experiments.runs.record import DamagedError
 
@@ -26,7 +26,7 @@ class Row:
   test_loss: float | None
   test_accuracy: float | None
   test_top5: float | None
-  validation_accuracy: float | None = None
+  validation_accuracy: float | None = dataclasses.field(default=None, metadata=LATER)
 
   def written(self) -> dict[str, Any]:
     """Returns the row as it is written: without what only a run with held-out examples has."""

@@ -60,7 +60,7 @@ class Kernel(Node):
   """
 
   positive_diagonal: ClassVar[bool] = False
-  diagonal: ClassVar[str] = "does not say of itself that it is (`positive_diagonal`)"
+  _diagonal: ClassVar[str] = "does not say of itself that it is (`positive_diagonal`)"
 
   @property
   def statistics(self) -> tuple[str, ...] | None:
@@ -269,7 +269,7 @@ class Negative(Composite):
 
   kernel: Kernel = child(called="inner")
 
-  diagonal = "has the opposite sign of the kernel inside"
+  _diagonal = "has the opposite sign of the kernel inside"
 
   def __post_init__(self) -> None:
     super().__post_init__()

@@ -149,7 +149,7 @@ class Custom(Kernel):
 
   fn: Callable[[Array, Array], Array] = static()
 
-  diagonal = "may be any function, and is none of patch statistics"
+  _diagonal = "may be any function, and is none of patch statistics"
 
   def __post_init__(self) -> None:
     super().__post_init__()

@@ -93,7 +93,7 @@ class Sigmoid(InnerProductKernel):
   scale: Hyperparameter = hyperparameter(default=1.0)
   offset: Hyperparameter = hyperparameter(default=0.0)
 
-  diagonal = "is negative there where scale * <x, x> + offset is"
+  _diagonal = "is negative there where scale * <x, x> + offset is"
 
   def profile(self, statistic: Array) -> Array:
     """``tanh(scale * statistic + offset)``."""
@@ -157,7 +157,7 @@ class L1(AbsoluteDistanceKernel):
 
   surrogate: bool = static(default=False)
 
-  diagonal = "is a distance, 0 there"
+  _diagonal = "is a distance, 0 there"
 
   def __post_init__(self) -> None:
     super().__post_init__()
@@ -197,7 +197,7 @@ class L2(SquaredDistanceKernel):
 
   squared: bool = static(default=False)
 
-  diagonal = "is a distance, 0 there"
+  _diagonal = "is a distance, 0 there"
 
   def __post_init__(self) -> None:
     super().__post_init__()

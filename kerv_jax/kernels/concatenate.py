@@ -38,7 +38,7 @@ class Concatenate(Composite):
   parts: tuple[Kernel, ...] = child()
   sizes: tuple[int, ...] | None = static(default=None)
 
-  diagonal = "is several kernels: normalize its parts"
+  _diagonal = "is several kernels: normalize its parts"
 
   def __post_init__(self) -> None:
     """Takes the pairs apart and checks them."""

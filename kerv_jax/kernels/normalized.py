@@ -109,7 +109,7 @@ def _objection(kernel: Kernel) -> str:
       return f"the factor {kernel.scale!r} is not positive"
     return _objection(kernel.kernel)
   if not vars(type(kernel)).get("positive_diagonal"):
-    return f"{type(kernel).__name__} {kernel.diagonal}"
+    return f"{type(kernel).__name__} {kernel._diagonal}"
   if not kernel.statistics or not DEFINITIONS.keys() >= {*kernel.statistics}:
     return f"{type(kernel).__name__} is not a function of inner product, distances and norms"
   return ""

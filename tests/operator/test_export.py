@@ -11,12 +11,13 @@ from jax import export
 from kerv_jax import kernels, kerv_general_dilated
 from tests.operator.cases import NHWC, name, operands
 
-# One of each form: another profile of the same statistic is exported likewise.
 KERNELS = [
   kernels.Linear(),
   kernels.Polynomial(),
   kernels.Gaussian(0.05),
+  kernels.L2(),
   kernels.L1(),
+  kernels.Laplacian(0.05),
   kernels.Huber(0.8),
   kernels.Chebyshev(),
   kernels.Minkowski(3.0),

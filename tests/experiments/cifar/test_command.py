@@ -8,6 +8,8 @@ pytest.importorskip("orbax.checkpoint", reason="needs the extra 'experiments'")
 pytest.importorskip("tyro", reason="needs the extra 'experiments'")
 
 from experiments.__main__ import main
+from experiments.cifar import command as module
+from experiments.common import files
 from tests import runs
 
 TINY = [
@@ -51,11 +53,24 @@ def test_runs_become_rows_once_and_come_out_again(tmp_path, capsys):
   assert figures[0] == figures[1]
 
 
-def test_what_will_not_do_is_told(tmp_path, capsys):
+def test_what_will_not_do_is_told(tmp_path, capsys, monkeypatch):
+  def full(*_):
+    raise OSError(28, "No space left on device")
+
   out = tmp_path / "rows.jsonl"
   assert main(["cifar", "--seeds", "0", "--out", str(out)]) == 2
   assert "`--seeds` must be at least 1" in capsys.readouterr().err
   assert main(["cifar", "--presets", "fast", "--out", str(out)]) == 2
+  assert main(["cifar", "--epochs", "0", "--out", str(out)]) == 2
+  assert "`--epochs` must be" in capsys.readouterr().err
+  with monkeypatch.context() as patch:
+    patch.setattr(files, "write_atomically", full)
+    assert main(["cifar", "--data", runs.write_data(tmp_path), *TINY, "--out", str(out)]) == 4
+    assert "No space left" in capsys.readouterr().err
+  monkeypatch.setattr(module, "MemoryFeed", type("Other", (), {}))
+  assert main(["cifar", "--data", runs.write_data(tmp_path), *TINY, "--out", str(out)]) == 2
+  assert "`--presets` must be of images that are held in memory" in capsys.readouterr().err
+  assert not out.exists()
   out.write_text("{}\n")
   assert main(["cifar", "--out", str(out)]) == 2
   assert "line 1, is no row" in capsys.readouterr().err

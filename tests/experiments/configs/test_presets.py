@@ -76,7 +76,8 @@ def test_twins_differ_in_the_first_layer_alone(name):
 
 
 CIFAR = ("resnet110-cifar", "googlenet-cifar", "densenet40-cifar")
-# What the paper states: of which presets (the beginnings of names), and the fields that say so.
+# What the paper is read to state: of which presets (parts of names), and the fields that say so.
+# Words in quotation marks are the paper's; the rest is to be compared with its section 5.
 STATED = [
   ("MNIST: batches of 50", "lenet5", {"data.batch_size": 50}),
   ("MNIST: learning rate 0.003, momentum 0.9", "lenet5", {
@@ -94,7 +95,9 @@ STATED = [
   ("table 2: no augmentation", ("resnet110-cifar10-", "resnet110-cifar100-"), {
     "data.flip": False, "data.pad": 0,
   }),
-  ("table 3: ResNet by the schedule of table 2", ("resnet110-cifar10+", "resnet110-cifar100+"), {
+  ("table 3: ResNet by table 2's schedule, since DenseNet has another", (
+    "resnet110-cifar10+", "resnet110-cifar100+",
+  ), {
     "epochs": 200, "data.batch_size": 128, "optim.milestones": (75, 125, 150),
     "optim.weight_decay": 5e-4,
   }),

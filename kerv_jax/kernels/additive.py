@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from kerv_jax.kernels.base import Kernel
-from kerv_jax.kernels.definitions import absolute, absolute_difference
+from kerv_jax.kernels.definitions import absolute_difference
 from kerv_jax.kernels.fields import Hyperparameter, hyperparameter
 
 REDUCTIONS = ("sum", "max", "min", "logsumexp")
@@ -276,10 +276,9 @@ class ChiSquared(AdditiveKernel):
 
   def term(self, x: Array, w: Array) -> Array:
     """``(x - w)**2 / (|x| + |w|)``."""
-    size = absolute(x) + absolute(w)
-    zero = size == 0
+    size = jnp.maximum(jnp.abs(x + w), jnp.abs(x - w))  # has derivative 0 where x or w is 0
     # The quotient first: a square would overflow.
-    return jnp.where(zero, 0, (x - w) * ((x - w) / jnp.where(zero, 1, size)))
+    return (x - w) * ((x - w) / jnp.where(size == 0, 1, size))
 
 
 class Minkowski(AdditiveKernel):

@@ -225,7 +225,8 @@ def test_folder_in_the_home_of_nobody_is_refused(monkeypatch):
     ("xqzw", "got 'xqzw', which is none of them$"),
   ],
 )
-def test_unknown_set_is_refused(tmp_path, name, words):
+def test_unknown_set_is_refused(tmp_path, monkeypatch, name, words):
+  monkeypatch.chdir(tmp_path)  # "../mnist" may be a folder of data elsewhere
   with pytest.raises(UsageError, match=f"`--data.name` must be 'sample', an .npz file.*{words}"):
     data.load(name, tmp_path, option="--data.name")
 

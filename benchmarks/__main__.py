@@ -200,6 +200,7 @@ def _layers(args: argparse.Namespace, results: Results) -> list[str]:
     shares = layer_tables.limits(rows, results.content["limits"], plan.shapes)
     print(f"\nshare of the machine's operations / bytes, %\n\n{shares}")
     print(f"\nsix shapes, forward + backward\n\n{layer_tables.summary(rows)}")
+    print(f"\nadditive kernels beside L1\n\n{layer_tables.additive(rows)}")
   return targets.failures(rows, peaks) if args.check else []
 
 

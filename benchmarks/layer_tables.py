@@ -26,6 +26,7 @@ def every(rows: Sequence[Row], peaks: Sequence[Row], rates: dict[str, float]) ->
   return {
     **{f"{m}_{g}": times(rows, modes[m], names[g]) for m in modes for g in groups},
     "summary": summary(rows),
+    "additive": additive(rows),
     "against_torch": against_torch(rows, peaks) if compared else "",
     "memory": memory(rows, peaks, there),
     "limits": limits(rows, rates, _SIX),
@@ -62,7 +63,7 @@ def summary(rows: Sequence[Row]) -> str:
   goals = {kernel: target for target in targets.TARGETS for kernel in target.kernels}
   by = [r for r in rows if r["mode"] == targets.MODE and r["shape"] in _SIX]
   body = []
-  for rival in (f"{rivals.BASELINE} + ReLU", *rivals.KERNELS, *rivals.ADDITIVE):
+  for rival in (f"{rivals.BASELINE} + ReLU", *rivals.KERNELS):
     found = targets.ratios(rows, rival)
     if not found:
       continue
@@ -81,6 +82,20 @@ def summary(rows: Sequence[Row]) -> str:
     body.append([rival, f"{mean:.2f}", f"{worst:.2f}", aim, scratch, allowed])
   head = ["", "time, mean", "worst", "target", "scratch beyond a convolution's, most", "target"]
   return table(head, body)
+
+
+def additive(rows: Sequence[Row]) -> str:
+  """Each additive kernel beside L1 and its own term, and its targets; six shapes."""
+  body = []
+  for rival, kernel in rivals.ADDITIVE.items():
+    if found := targets.additive(rows, rival):
+      times, outputs = ([getattr(f, field) for f in found] for field in ("time", "outputs"))
+      mean, worst = targets.geometric_mean(times), max(times)
+      most = targets.PAIRS[kernel.reduction]
+      scratch = [f"{max(outputs):.2f} outputs", f"{targets.PAIRS_OUTPUTS} output"]
+      body.append([rival, kernel.reduction, f"{mean:.2f}", f"{worst:.2f}", f"{most:.2f}", *scratch])
+  head = ["", "reduction", "time, mean", "worst", "target", "scratch beyond L1's, most", "target"]
+  return table(head, body) if body else ""
 
 
 def means(rows: Sequence[Row]) -> str:

@@ -57,6 +57,7 @@ def rows(plan: Plan, done: Sequence[dict[str, Any]] = ()) -> Iterator[dict[str, 
     A row; one with "skipped" says why there is no measurement.
   """
   there = {(row["shape"], row["mode"], row["rival"]) for row in done}
+  limits: dict[str, Any] = {"rounds": plan.rounds, "seconds": plan.seconds}
   for name in plan.shapes:
     shape = SHAPES[name]
     operands = shape.operands()
@@ -77,12 +78,17 @@ def rows(plan: Plan, done: Sequence[dict[str, Any]] = ()) -> Iterator[dict[str, 
           yield row | {"skipped": reason}
         elif rival in rivals.TORCH_RIVALS:
           with Worker(rival, shape, backward=backward) as worker:
-            comparison = compare(worker, baseline.call, rounds=plan.rounds, seconds=plan.seconds)
+            comparison = compare(worker, baseline.call, **limits)
             yield row | comparison.row()
         else:
           mine = compiled(program(rival), *operands)
-          comparison = compare(mine.call, baseline.call, rounds=plan.rounds, seconds=plan.seconds)
-          yield row | comparison.row() | _work(mine, baseline, shape)
+          comparison = compare(mine.call, baseline.call, **limits)
+          row |= comparison.row() | _work(mine, baseline, shape)
+          if backward and rival in rivals.ADDITIVE:
+            function, arguments = rivals.elementwise(rival)
+            pairs = compare(compiled(function, *arguments).call, baseline.call, **limits)
+            row["elementwise_ratio"] = float(f"{pairs.ratio * shape.terms / rivals.PAIRS:.4g}")
+          yield row
 
 
 def _work(mine: Program, baseline: Program, shape: Shape) -> dict[str, float | int]:

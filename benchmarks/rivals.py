@@ -2,8 +2,11 @@
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 
 from benchmarks.shapes import Shape
@@ -27,7 +30,7 @@ KERNELS: dict[str, kernels.Kernel] = {
 }
 """Of the operator, by the name of the rival."""
 
-ADDITIVE: dict[str, kernels.Kernel] = {}
+ADDITIVE: dict[str, Any] = {}
 """A sum, a maximum and a smooth maximum; none in a checkout that is compared and has no such."""
 if hasattr(kernels, "AdditiveKernel"):
   ADDITIVE = {
@@ -104,6 +107,35 @@ def program(function: Layer, *, backward: bool) -> Callable[[Array, Array, Array
     return (out, *pullback(cotangent))
 
   return both if backward else forward
+
+
+PAIRS = 2**22
+"""Pairs of elements that a run of `elementwise` takes."""
+
+
+def elementwise(rival: str) -> tuple[Callable[..., tuple], tuple[Array, Array, Array]]:
+  """The term of an additive kernel and its two derivatives, fused, on arrays in a cache.
+
+  Args:
+    rival: one of ADDITIVE.
+
+  Returns:
+    A function, and what it is called with: it sums what it finds element by element.
+  """
+  term = ADDITIVE[rival].term
+  rng = np.random.default_rng(0)
+  size = 2**16
+  x, w, cotangent = rng.uniform(size=size), rng.uniform(-1, 1, PAIRS // size), rng.normal(size=size)
+
+  def run(x: Array, w: Array, cotangent: Array) -> tuple:
+    def add(totals: tuple, w: Array) -> tuple[tuple, None]:
+      value, pullback = jax.vjp(term, x, jnp.broadcast_to(w, x.shape))
+      found = (value, *pullback(cotangent))
+      return tuple(a + b for a, b in zip(totals, found, strict=True)), None
+
+    return lax.scan(add, (jnp.zeros_like(x),) * 3, w, unroll=4)[0]
+
+  return run, jax.device_put(tuple(jnp.asarray(v, jnp.float32) for v in (x, w, cotangent)))
 
 
 # Arrays of the size of all terms that the backward pass was seen to hold at once.

@@ -36,6 +36,13 @@ TARGETS = (
   Target(("Gaussian", "L2", "Cauchy", "rational quadratic"), 1.20, 1.40, 4),
   Target(("L1", "Laplacian"), 4.0, 10.0, 3, 2),
 )
+PAIRS = {"sum": 1.3, "max": 2.0, "min": 2.0, "logsumexp": 2.0}
+"""By its reduction, how often the time of L1 and the time of its own term an additive kernel takes.
+
+The term's is what it and its derivatives take on as many pairs, fused, in a cache: `elementwise`.
+"""
+PAIRS_OUTPUTS = 1
+"""Arrays of the output's size that its scratch memory may have beyond L1's."""
 AGAINST_TORCH = 20.0
 """Times as fast, and times less memory, than unfold and broadcast, where images are large."""
 TORCH_SHAPES = ("CIFAR stem", "CIFAR middle", "ResNet-50 middle")
@@ -97,7 +104,59 @@ def failures(
         and "temp_bytes" in row
         and row["temp_bytes"] > allowed_bytes(target, row)
       ]
-  return found + _torch_failures(rows, peaks, noise)
+  return found + _additive_failures(rows, noise) + _torch_failures(rows, peaks, noise)
+
+
+@dataclasses.dataclass(frozen=True)
+class Additive:
+  """What an additive kernel takes on a shape beside L1.
+
+  Attributes:
+    shape: by name.
+    time: over that of L1 and of the term's elementwise cost.
+    outputs: of scratch memory beyond L1's, to a hundredth.
+  """
+
+  shape: str
+  time: float
+  outputs: float
+
+
+def additive(rows: Sequence[dict[str, Any]], kernel: str) -> list[Additive]:
+  """An additive kernel beside L1, on each of the six shapes where both were measured.
+
+  Args:
+    rows: times of the benchmark of the operator.
+    kernel: by name.
+  """
+  by = {(r["shape"], r["rival"]): r for r in rows if r["mode"] == MODE and "ratio" in r}
+  found = []
+  for shape in TARGETED:
+    mine, base = by.get((shape.name, kernel), {}), by.get((shape.name, "L1"))
+    if base is None or "elementwise_ratio" not in mine:
+      continue
+    time = mine["ratio"] / (base["ratio"] + mine["elementwise_ratio"])
+    outputs = round((mine["temp_bytes"] - base["temp_bytes"]) / mine["out_bytes"], 2)
+    found.append(Additive(shape.name, time, outputs))
+  return found
+
+
+def _additive_failures(rows: Sequence[dict[str, Any]], noise: float) -> list[str]:
+  found = []
+  for name, kernel in rivals.ADDITIVE.items():
+    most = PAIRS[kernel.reduction]
+    for beside in additive(rows, name):
+      if beside.time > noise * most:
+        found.append(
+          f"{name}, {beside.shape}: time {beside.time:.2f} of L1's and its term's; the target is "
+          f"{most:.2f}"
+        )
+      if beside.outputs > PAIRS_OUTPUTS:
+        found.append(
+          f"{name}, {beside.shape}: scratch memory {beside.outputs:.2f} outputs beyond L1's; the "
+          f"target is {PAIRS_OUTPUTS}"
+        )
+  return found
 
 
 def against_torch(

@@ -201,6 +201,38 @@ def test_memory_has_no_margin():
   assert len(targets.failures(more, [])) == 3
 
 
+def test_additive_kernels_are_held_to_l1_and_their_own_term():
+  def beside(kernel, ratio, temp):
+    sizes = {"out_bytes": 100, "in_bytes": 10, "baseline_temp_bytes": 0}
+    l1 = row("L1", "CIFAR stem", 2.0, temp_bytes=300, **sizes)
+    mine = row(kernel, "CIFAR stem", ratio, temp_bytes=temp, elementwise_ratio=1.0, **sizes)
+    return [l1, mine]
+
+  for kernel, most in (("Huber", 3 * 1.3), ("Chebyshev", 3 * 2.0), ("Minkowski", 3 * 2.0)):
+    assert targets.failures(beside(kernel, most - 0.01, 400), [], noise=1.0) == []
+    (line,) = targets.failures(beside(kernel, most + 0.1, 400), [], noise=1.0)
+    assert line.startswith(f"{kernel}, CIFAR stem: time")
+    (line,) = targets.failures(beside(kernel, most, 401), [])
+    assert line.startswith(f"{kernel}, CIFAR stem: scratch memory 1.01 outputs")
+  rows = beside("Huber", 3.9, 350)
+  assert "| Huber | sum | 1.30 | 1.30 | 1.30 | 0.50 outputs | 1 output |" in (
+    layer_tables.additive(rows)
+  )
+  assert targets.failures(rows[1:], []) == []  # without L1 there is nothing to hold it to
+
+
+def test_the_elementwise_cost_is_that_of_the_term_and_its_derivatives(monkeypatch):
+  monkeypatch.setattr(rivals, "PAIRS", 2**19)
+  function, (x, w, cotangent) = rivals.elementwise("Huber")
+  assert x.size * w.size == rivals.PAIRS
+  difference = x[None] - w[:, None]
+  clipped = jnp.clip(difference, -1, 1)
+  terms = (clipped * (difference - clipped / 2)).sum(0)
+  slopes = (cotangent[None] * clipped).sum(0)
+  for found, right in zip(function(x, w, cotangent), (terms, slopes, -slopes), strict=True):
+    np.testing.assert_allclose(found, right, rtol=1e-4, atol=1e-5)
+
+
 def test_pytorch_is_compared_in_time_and_memory():
   rows = [row("L1", "CIFAR stem", 2.0), row(rivals.broadcast("L1"), "CIFAR stem", 30.0)]
   peaks = [
@@ -511,6 +543,13 @@ def test_the_gpu_script_refuses_a_machine_without_gpu(tmp_path):
   assert list(tmp_path.iterdir()) == []
 
 
+def temp_bytes(rival, shape):
+  operands = [jax.ShapeDtypeStruct(s, jnp.float32) for s in (shape.lhs, shape.rhs, shape.out)]
+  program = rivals.program(rivals.layer(rival, shape), backward=True)
+  compiled = jax.jit(program).lower(*operands).compile(measure._NO_YNN_FUSION)
+  return compiled.memory_analysis().temp_size_in_bytes
+
+
 @pytest.mark.parametrize("shape", ["LeNet conv2", "CIFAR middle"])
 @pytest.mark.parametrize(
   ("target", "kernel"),
@@ -519,18 +558,25 @@ def test_the_gpu_script_refuses_a_machine_without_gpu(tmp_path):
 )
 def test_memory_is_a_convolutions_and_a_few_outputs(target, kernel, shape):
   layout = SHAPES[shape]
-  operands = [jax.ShapeDtypeStruct(s, jnp.float32) for s in (layout.lhs, layout.rhs, layout.out)]
-
-  def temp_bytes(rival):
-    program = rivals.program(rivals.layer(rival, layout), backward=True)
-    compiled = jax.jit(program).lower(*operands).compile(measure._NO_YNN_FUSION)
-    return compiled.memory_analysis().temp_size_in_bytes
-
   sizes = {
-    "baseline_temp_bytes": temp_bytes(rivals.BASELINE),
+    "baseline_temp_bytes": temp_bytes(rivals.BASELINE, layout),
     "out_bytes": 4 * math.prod(layout.out),
     "in_bytes": 4 * math.prod(layout.lhs),
   }
   allowed = targets.allowed_bytes(target, sizes)
-  assert temp_bytes(kernel) <= allowed
+  assert temp_bytes(kernel, layout) <= allowed
   assert allowed < 4 * layout.terms / 4  # far from what broadcasting patches would take
+
+
+KEPT = pytest.mark.xfail(
+  strict=True, reason="what the terms were reduced to is kept while the cotangents are laid out"
+)
+
+
+@pytest.mark.parametrize(
+  "kernel", ["Huber", *(pytest.param(name, marks=KEPT) for name in ("Chebyshev", "Minkowski"))]
+)
+def test_memory_of_an_additive_kernel_is_that_of_l1_and_one_output(kernel):
+  layout = SHAPES["LeNet conv2"]
+  allowed = temp_bytes("L1", layout) + targets.PAIRS_OUTPUTS * 4 * math.prod(layout.out)
+  assert temp_bytes(kernel, layout) <= allowed

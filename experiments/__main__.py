@@ -8,7 +8,12 @@ from collections.abc import Sequence
 
 from experiments import UsageError, failures
 
-_KEPT = {"train": "checkpoints are kept", "ablation": "rows are kept", "cifar": "rows are kept"}
+_KEPT = {
+  "train": "checkpoints are kept",
+  "ablation": "rows are kept",
+  "cifar": "rows are kept",
+  "study": "rows are kept",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -47,6 +52,7 @@ def _run(argv: Sequence[str]) -> int:
     from experiments import cli, demo
     from experiments.ablation import command as ablation
     from experiments.cifar import command as cifar
+    from experiments.studies import command as studies
   except ModuleNotFoundError as error:
     raise UsageError(f"{error}; experiments need: pip install '.[experiments]'") from error
   except ValueError as error:  # JAX reads its variables of the environment
@@ -61,6 +67,7 @@ def _run(argv: Sequence[str]) -> int:
       "eval": cli.EvalCommand,
       "ablation": ablation.AblationCommand,
       "cifar": cifar.CifarCommand,
+      "study": studies.StudyCommand,
       "report": ablation.ReportCommand,
     },
     prog="python -m experiments",
@@ -73,6 +80,8 @@ def _run(argv: Sequence[str]) -> int:
     return cli.eval_command(command)
   if isinstance(command, cifar.CifarCommand):
     return cifar.run(command)
+  if isinstance(command, studies.StudyCommand):
+    return studies.run(command)
   if isinstance(command, ablation.AblationCommand):
     return ablation.run(command)
   if isinstance(command, ablation.ReportCommand):

@@ -49,7 +49,7 @@ def _run(argv: Sequence[str]) -> int:
   try:
     import tyro
 
-    from experiments import cli, demo
+    from experiments import cli, demo, inference
     from experiments.ablation import command as ablation
     from experiments.cifar import command as cifar
     from experiments.studies import command as studies
@@ -65,6 +65,8 @@ def _run(argv: Sequence[str]) -> int:
       "train": cli.TrainCommand,
       "list": cli.ListCommand,
       "eval": cli.EvalCommand,
+      "predict": inference.PredictCommand,
+      "export": inference.ExportCommand,
       "ablation": ablation.AblationCommand,
       "cifar": cifar.CifarCommand,
       "study": studies.StudyCommand,
@@ -78,6 +80,10 @@ def _run(argv: Sequence[str]) -> int:
     return cli.list_command(command)
   if isinstance(command, cli.EvalCommand):
     return cli.eval_command(command)
+  if isinstance(command, inference.PredictCommand):
+    return inference.predict_command(command)
+  if isinstance(command, inference.ExportCommand):
+    return inference.export_command(command)
   if isinstance(command, cifar.CifarCommand):
     return cifar.run(command)
   if isinstance(command, studies.StudyCommand):

@@ -12,7 +12,7 @@ from experiments import UsageError, data
 from experiments.common.digests import digest
 from experiments.configs.config import TrainConfig
 from experiments.configs.identity import STREAMED
-from experiments.configs.networks import WHITENED, network
+from experiments.configs.networks import WHITENED, describe, network
 from experiments.configs.ranges import LARGEST
 from experiments.data import (
   IMAGENET,
@@ -28,6 +28,7 @@ from experiments.engine import optim
 from experiments.engine.layout import Layout
 from experiments.engine.step import Learner
 from experiments.engine.trainer import Trainer, to_device
+from kerv_jax.models import Description
 
 SMALLEST_LENET_IMAGE = 12
 SAMPLED = 64
@@ -45,6 +46,7 @@ class Parts(NamedTuple):
     schedule: function from the number of steps taken to the learning rate.
     total_steps: number of steps of the run.
     fingerprint: digest of the data: other data under the same name have another one.
+    network: what the network is and sees, for those who use it when it is trained.
   """
 
   trainer: Trainer
@@ -54,6 +56,7 @@ class Parts(NamedTuple):
   schedule: Callable[[int], float]
   total_steps: int
   fingerprint: str
+  network: Description
 
 
 def build(config: TrainConfig, layout: Layout) -> Parts:
@@ -75,7 +78,7 @@ def build(config: TrainConfig, layout: Layout) -> Parts:
     shape, normalisation = dataset.train.images.shape[1:], UNIT
     if config.data.normalisation == "channel":
       normalisation = Normalisation.by_channel(dataset.train.images)
-    images = np.asarray(normalisation(jnp.asarray(dataset.train.images[:WHITENED])))
+    images, resize = dataset.train.images[:WHITENED], None
   else:
     for option, value in (
       ("--data.validation", config.data.validation),
@@ -86,7 +89,7 @@ def build(config: TrainConfig, layout: Layout) -> Parts:
         raise UsageError(
           f"`{option}` {value} is for images that are held in memory, not for {config.data.name}"
         )
-    images = None
+    images, resize = None, dataset.resize
     shape = dataset.size, dataset.size, dataset.channels
     normalisation = IMAGENET if config.data.normalisation == "channel" else UNIT
     if config.data.flip or config.data.pad:
@@ -94,8 +97,19 @@ def build(config: TrainConfig, layout: Layout) -> Parts:
         "`--data.flip` and `--data.pad` are for images that are held in memory; those of "
         f"{config.data.name} are always cropped and flipped at random"
       )
-  whitened = images if config.model.name == "fastnet" else None
-  model = network(config.model, dataset.num_classes, whitened)
+  description = describe(
+    config.model,
+    num_classes=dataset.num_classes,
+    image_shape=shape,
+    mean=normalisation.mean,
+    std=normalisation.std,
+    resize=resize,
+  )
+  if images is not None and config.model.name == "fastnet":
+    images = np.asarray(normalisation(jnp.asarray(images)))
+    model = network(config.model, description, images)
+  else:
+    model = network(config.model, description)
   if config.model.name == "lenet5" and min(shape[:2]) < SMALLEST_LENET_IMAGE:
     raise UsageError(
       f"`--data.name` must have images of at least {SMALLEST_LENET_IMAGE}x{SMALLEST_LENET_IMAGE} "
@@ -161,6 +175,7 @@ def build(config: TrainConfig, layout: Layout) -> Parts:
     lambda step: float(np.asarray(schedule(step))),
     lengths["total_steps"],
     fingerprint(dataset),
+    description,
   )
 
 

@@ -7,29 +7,12 @@ from typing import Any, Literal
 
 from experiments import UsageError
 from experiments.common.forms import LATER, FormError, conform
-from experiments.common.kernels import KERNELS, KernelName
+from experiments.common.kernels import KERNELS
 from experiments.configs.ranges import check_ranges, shown
 from experiments.data.views import ViewsName
 from experiments.engine.optim import SGDConfig
 from experiments.engine.processes import ParallelConfig
-
-ModelName = Literal[
-  "lenet5",
-  "fastnet",
-  "resnet8",
-  "resnet20",
-  "resnet32",
-  "resnet110",
-  "googlenet",
-  "densenet40",
-  "resnet18",
-  "resnet34",
-  "resnet50",
-  "resnet101",
-]
-
-MAX_DEGREE = 1000
-"""A power that overflows float32 for all numbers but those within a tenth of 1."""
+from kerv_jax.models.description import MAX_DEGREE, KernelName, ModelName
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,11 +13,11 @@ from experiments.configs.config import (
   DataConfig,
   EvalConfig,
   ModelConfig,
-  ModelName,
   TrainConfig,
 )
 from experiments.configs.recipes import fast
 from experiments.engine.optim import SGDConfig
+from kerv_jax.models.description import ModelName
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments import UsageError
-from kerv_jax.kernels.definitions import at_least_float32
+from kerv_jax.models.description import normalized
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,17 +68,7 @@ class Normalisation:
         f"`mean` and `std` must have 1 value, or {images.shape[-1]} for so many channels, got "
         f"{len(self.mean)} and {len(self.std)}"
       )
-    wide = at_least_float32(dtype)
-    scaled = images.astype(wide) / 255
-    mean, std = (
-      jax.lax.expand_dims(jnp.asarray(values, wide), range(images.ndim - 1))
-      for values in (self.mean, self.std)
-    )
-    if self.mean != (0.0,):
-      scaled = scaled - mean
-    if self.std != (1.0,):
-      scaled = scaled / std
-    return scaled.astype(dtype)
+    return normalized(images, self.mean, self.std, dtype)
 
 
 UNIT = Normalisation()

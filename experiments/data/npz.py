@@ -44,7 +44,7 @@ def load_npz(path: str | Path, option: str = "--data-dir") -> Dataset:
   try:
     with zipfile.ZipFile(file) as archive:
       missing = [key for key in NPZ_KEYS if f"{key}.npy" not in archive.namelist()]
-      arrays = {key: _array(archive, f"{key}.npy") for key in NPZ_KEYS if not missing}
+      arrays = {key: read_array(archive, f"{key}.npy") for key in NPZ_KEYS if not missing}
   except Exception as error:  # of many types, by what is damaged
     text = str(error) or type(error).__name__
     raise UsageError(f"`{option}` must be {allowed}, got {str(file)!r}: {text}") from error
@@ -67,8 +67,16 @@ def load_npz(path: str | Path, option: str = "--data-dir") -> Dataset:
   return Dataset(train, test, str(file), int(train.labels.max()) + 1)
 
 
-def _array(archive: zipfile.ZipFile, name: str) -> np.ndarray:
-  """Returns an array of an archive, whose header must say what the archive says of its size."""
+def read_array(archive: zipfile.ZipFile, name: str) -> np.ndarray:
+  """Returns an array of an archive, whose header must say what the archive says of its size.
+
+  Args:
+    archive: the archive.
+    name: name of the array in it.
+
+  Raises:
+    Exception: of many types, by what is damaged.
+  """
   with archive.open(name) as stream:
     version = format.read_magic(stream)
     read_header = {(1, 0): format.read_array_header_1_0, (2, 0): format.read_array_header_2_0}

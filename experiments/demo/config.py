@@ -5,8 +5,8 @@ import math
 from typing import Literal, get_args
 
 from experiments import UsageError
-from experiments.common.kernels import KernelName
 from experiments.configs.ranges import check_ranges
+from kerv_jax.models.description import KernelName
 
 ArmName = Literal["cnn", KernelName]
 

@@ -5,6 +5,7 @@ run needs to go on. The record holds a SHA-256 over all of it, and beside the ch
 for each file, to say which of them is damaged.
 """
 
+import dataclasses
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,7 +18,14 @@ from experiments import UsageError
 from experiments.engine.layout import Layout
 from experiments.engine.processes import LostError, is_main
 from experiments.failures import EXIT_UNSAVED, Failure
-from experiments.runs.record import DamagedError, Record, check_state, pack, unpack
+from experiments.runs.record import (
+  DamagedError,
+  Record,
+  check_state,
+  check_target,
+  pack,
+  unpack,
+)
 from experiments.runs.seals import Seals
 from experiments.runs.store import Store, discard_unfinished, one_line, system_error
 
@@ -105,10 +113,9 @@ class Checkpoints:
 
   @property
   def best_step(self) -> int | None:
-    """Step of the checkpoint with the highest score, the newest of equals; None if none has one.
-
-    The scores are known after `restore`, and those of this object's own `save`.
-    """
+    """Step of the checkpoint with the highest score, the newest of equals; None if none has one."""
+    if not self._scores and (newest := self.newest_record()) is not None:
+      self._scores = _scores(newest)
     return self.best_of(self.steps)
 
   def best_of(self, steps: Sequence[int]) -> int | None:
@@ -219,8 +226,26 @@ class Checkpoints:
         damaged.append(candidate)
         continue
       self.set_aside(damaged)
-      self._scores = {int(step): score for step, score in record.scores}
+      self._scores = _scores(record)
       return Restored(candidate, state, record.run, tuple(faults))
+    if faults:
+      raise DamagedError("\n".join(faults))
+    return None
+
+  def newest_record(self) -> Record | None:
+    """Returns the newest record that is undamaged, without its arrays; None if there never was one.
+
+    Raises:
+      DamagedError: if there are checkpoints and none has an undamaged record.
+    """
+    faults = []
+    for step in self.steps[::-1]:
+      folder = self.root / str(step)
+      try:
+        record, _ = unpack(self._store.record(step), folder)
+        return dataclasses.replace(record, step=step)  # which version 0.1 does not tell
+      except Exception as error:  # of many types, as Orbax meets the damage
+        faults.append(f"{folder}: {one_line(error)}")
     if faults:
       raise DamagedError("\n".join(faults))
     return None
@@ -228,7 +253,8 @@ class Checkpoints:
   def _read(self, step: int, target: Any) -> tuple[Any, Record]:
     """The arrays and the record, checked against their digest."""
     folder = self.root / str(step)
-    record, item = unpack(self._store.record(step), target, folder)
+    record, item = unpack(self._store.record(step), folder)
+    check_target(record, target, folder)
     state = self._store.arrays(step, target)
     check_state(item, state, folder)
     return state, record
@@ -269,6 +295,11 @@ class Checkpoints:
         f"cannot {failed} the checkpoint of step {step} to {self.root}: {cause}; "
         f"complete checkpoints, as they were: {kept}"
       ) from error
+
+
+def _scores(record: Record) -> dict[int, float]:
+  """Returns the scores of the checkpoints there were, by step."""
+  return {int(step): score for step, score in record.scores}
 
 
 def _zeros(shapes: Any) -> Any:

@@ -57,6 +57,8 @@ class Continuation:
     loss_steps: Number of these losses.
     config: What decides the result, by the names of options; None in a run of version 0.1, whose
       checkpoints do not tell.
+    network: What the network is and sees, as `kerv_jax.models.Description` tells it in JSON; None
+      in a run of version 0.1.
   """
 
   data: str
@@ -66,6 +68,7 @@ class Continuation:
   loss_sum: float
   loss_steps: int
   config: dict[str, Any] | None
+  network: str | None = dataclasses.field(default=None, metadata=LATER)
 
   @classmethod
   def read(cls, values: Any, step: int) -> "Continuation":

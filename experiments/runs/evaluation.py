@@ -2,25 +2,24 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from experiments import UsageError
-from experiments.configs.build import Parts, build
+from experiments.configs.build import build
 from experiments.configs.config import from_dict
 from experiments.configs.identity import identifying
 from experiments.configs.ranges import LARGEST
 from experiments.engine.layout import Layout
 from experiments.engine.processes import ParallelConfig, connect
-from experiments.runs.checkpoints import Checkpoints, Restored
 from experiments.runs.continuation import Continuation
-from experiments.runs.folder import CONFIG, read_config
-from experiments.runs.record import DamagedError
+from experiments.runs.folder import read_config
+from experiments.runs.reading import Checkpoint, check_scoring, restore
 
 
 def evaluate(
   folder: str | Path,
   *,
-  checkpoint: Literal["newest", "best"] | int = "newest",
+  checkpoint: Checkpoint = "newest",
   crops: int = 1,
   batch_size: int | None = None,
   data_dir: str | None = None,
@@ -58,12 +57,10 @@ def evaluate(
   connect(parallel)
   layout = Layout.of(parallel)
   parts = build(config, layout)
-  restored = _restore(folder, layout, parts, checkpoint)
+  shapes = parts.trainer.shapes(parts.image_shape)
+  restored = restore(folder, layout, lambda _: shapes, checkpoint)
   trained = Continuation.read(restored.record, restored.step)
-  try:
-    trained.check(identifying(values), parts.fingerprint, scoring=True)
-  except UsageError as error:
-    raise UsageError(f"{folder / CONFIG} is not what was trained with: {error}") from None
+  check_scoring(trained, identifying(values), parts.fingerprint, folder)
   state = layout.put_tree(restored.state, layout.state(restored.state))
   batches = parts.feed.test_batches(batch_size or config.eval.batch_size, crops)
   score = parts.trainer.evaluate(state, batches)
@@ -75,46 +72,3 @@ def evaluate(
     "damaged": list(restored.faults),
   }
   return found | score._asdict()
-
-
-def _restore(
-  folder: Path, layout: Layout, parts: Parts, checkpoint: Literal["newest", "best"] | int
-) -> Restored:
-  """Reads a checkpoint; again, if a live run has meanwhile replaced those that were there."""
-  seen: list[int] = []
-  while True:
-    checkpoints = Checkpoints(folder, layout, read_only=True)
-    before, seen = seen, checkpoints.steps
-    try:
-      restored = _read(checkpoints, folder, parts, checkpoint)
-      if not restored.faults or seen == before:
-        return restored
-    except DamagedError as error:
-      if seen == before or isinstance(checkpoint, int):
-        raise UsageError(f"damaged: {error}") from error
-    finally:
-      checkpoints.close()
-
-
-def _read(
-  checkpoints: Checkpoints,
-  folder: Path,
-  parts: Parts,
-  checkpoint: Literal["newest", "best"] | int,
-) -> Restored:
-  """Reads a checkpoint of those there are."""
-  steps = checkpoints.steps
-  if not steps:
-    raise UsageError(f"the run in {str(folder)!r} has no complete checkpoint yet")
-  if isinstance(checkpoint, int) and checkpoint not in steps:
-    raise UsageError(f"`--checkpoint` must be newest, best or one of {steps}, got {checkpoint}")
-  shapes = parts.trainer.shapes(parts.image_shape)
-  restored = checkpoints.restore(shapes, checkpoint if isinstance(checkpoint, int) else None)
-  if checkpoint == "best":
-    if checkpoints.best_step is None:
-      raise UsageError(
-        f"`--checkpoint` best: none of the run in {str(folder)!r} has been evaluated yet"
-      )
-    restored = checkpoints.restore(shapes, checkpoints.best_step)
-  assert restored is not None
-  return restored

@@ -204,6 +204,7 @@ class Run:
       self.loss_sum,
       self.loss_steps,
       self.options,
+      self.parts.network.to_json(),
     )
     evaluated = self.metrics.last_step == self.step
     self.checkpoints.save(

@@ -62,18 +62,16 @@ def pack(
   return dataclasses.asdict(Item(text, digest({}, text), digest(arrays)))
 
 
-def unpack(values: Any, target: Any, checkpoint: Path) -> tuple[Record, Item]:
-  """Returns a record, checked against its digest, its step and the state that is wanted.
+def unpack(values: Any, checkpoint: Path) -> tuple[Record, Item]:
+  """Returns a record, checked against its digest and its step.
 
   Args:
     values: what `pack` made.
-    target: arrays of the shapes and types that are wanted.
     checkpoint: the folder of the checkpoint, which has its step for a name.
 
   Raises:
     DamagedError: if it is not as it was saved, or of another step.
     FormError: if it has not the form of a record.
-    UsageError: if the checkpoint is of another network.
   """
   item = conform(values, Item, "record")
   if digest({}, item.record) != item.record_sha256:
@@ -85,6 +83,20 @@ def unpack(values: Any, target: Any, checkpoint: Path) -> tuple[Record, Item]:
     raise DamagedError(f"{checkpoint.name}/ is the checkpoint of step {record.step}")
   if any(len(pair) != 2 for pair in record.scores):
     raise DamagedError(f"{checkpoint.name}/record/ must have pairs of step and score")
+  return record, item
+
+
+def check_target(record: Record, target: Any, checkpoint: Path) -> None:
+  """Checks that a checkpoint has the state that is wanted.
+
+  Args:
+    record: its record.
+    target: arrays of the shapes and types that are wanted.
+    checkpoint: the folder of the checkpoint.
+
+  Raises:
+    UsageError: if it is of another network.
+  """
   saved, wanted = record.leaves, _leaves(target)
   if saved != wanted:
     names = sorted(saved.keys() | wanted.keys(), key=lambda name: (name not in wanted, name))
@@ -93,7 +105,6 @@ def unpack(values: Any, target: Any, checkpoint: Path) -> tuple[Record, Item]:
       f"the checkpoint {checkpoint} is of another network: {name} was {saved.get(name)}, now "
       f"{wanted.get(name)}"
     )
-  return record, item
 
 
 def check_state(item: Item, state: Any, checkpoint: Path) -> None:

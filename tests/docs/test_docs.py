@@ -36,7 +36,7 @@ FLOORS = [
 # Rooms that need no Flax.
 PURE_JAX = {"kernels", "_operator", "kervolution", "initializers", "optim"}
 # What a function needs, and imports itself, so that the library does without.
-OPTIONAL = {"optim": {"optax"}, "torch_import": {"torch"}}
+OPTIONAL = {"optim": {"optax"}, "torch_import": {"torch"}, "trained": {"safetensors"}}
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -53,7 +53,8 @@ def blocks_of(path):
   return re.findall(r"^```python\n(.*?)^```$", (ROOT / path).read_text(), re.M | re.S)
 
 
-README_BLOCKS = blocks_of("README.md")
+# Those of experiments are run by test_commands.
+README_BLOCKS = [block for block in blocks_of("README.md") if "from experiments" not in block]
 IMAGES = jax.ShapeDtypeStruct((2, 64, 64, 3), "float32")
 
 

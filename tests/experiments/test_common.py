@@ -11,8 +11,10 @@ from experiments import UsageError
 from experiments.common import environment as module
 from experiments.common.environment import commit, environment, version
 from experiments.common.files import write_atomically
-from experiments.common.kernels import KERNELS, KernelName, kernel
+from experiments.common.kernels import KERNELS, KernelName
 from experiments.common.markdown import Part, table
+from experiments.configs.config import ModelConfig
+from experiments.configs.networks import describe
 from kerv_jax import kernels
 
 BEGIN, END = "<!-- part -->", "<!-- end of part -->"
@@ -93,7 +95,15 @@ def test_a_page_without_the_comments_is_refused(tmp_path, text, message):
 
 def test_kernels_have_the_papers_hyperparameters_or_those_asked_for():
   assert set(KERNELS) == set(typing.get_args(KernelName))
-  assert kernel("polynomial") == kernels.Polynomial(degree=3, balance=1.0)
-  assert kernel("polynomial", degree=5, gamma=2.0) == kernels.Polynomial(degree=5, balance=1.0)
-  assert kernel("gaussian", degree=5, gamma=2.0) == kernels.Gaussian(gamma=2.0)
-  assert kernel("l1", gamma=2.0) == kernels.L1()
+  options = {"degree": 5, "balance": 0.5, "gamma": 2.0}
+  wanted = {
+    "polynomial": kernels.Polynomial(5, 0.5),
+    "gaussian": kernels.Gaussian(2.0),
+    "sigmoid": kernels.Sigmoid(),
+    "l1": kernels.L1(),
+    "l2": kernels.L2(),
+  }
+  for name, kernel in wanted.items():
+    model = describe(ModelConfig(kernel=name, **options), image_shape=(12, 12, 1)).network()
+    assert model.conv1.keywords["kernel_fn"] == kernel
+  assert KERNELS["polynomial"].kernel == kernels.Polynomial(degree=3, balance=1.0)

@@ -14,7 +14,7 @@ pytest.importorskip("tyro", reason="needs the extra 'experiments'")
 
 from PIL import Image
 
-from experiments import UsageError, cli
+from experiments import UsageError, cli, load
 from experiments.__main__ import main
 from experiments.configs import build
 from experiments.configs.config import ModelConfig, TrainConfig, from_dict
@@ -53,7 +53,8 @@ def test_twins_differ_in_the_first_layer_alone(name):
 
   def layers(config):
     """Every call of a convolution, and whether it is a kervolution; nothing is computed."""
-    model, calls = build.network(config.model, classes), []
+    model = build.describe(config.model, num_classes=classes, image_shape=shape).network()
+    calls = []
 
     def see(next_function, args, kwargs, context):
       if isinstance(context.module, nn.Conv):
@@ -190,7 +191,10 @@ def test_options_of_the_network_reach_it():
   image = jax.ShapeDtypeStruct((1, 8, 8, 3), np.float32)
   plain = ModelConfig(name="resnet8", kernel="gaussian", learnable=True, layers="all")
   saving = dataclasses.replace(plain, dtype="bfloat16", remat=True)
-  networks = [build.network(config, 10) for config in (plain, saving)]
+  networks = [
+    build.network(config, build.describe(config, image_shape=(8, 8, 3)))
+    for config in (plain, saving)
+  ]
   shapes = [jax.eval_shape(net.init, jax.random.key(0), image) for net in networks]
   assert shapes[0] == shapes[1]  # parameters stay in float32
   names = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(shapes[0])]
@@ -264,3 +268,5 @@ def test_preset_of_imagenet_trains(name, monkeypatch, tmp_path):
   score = evaluate(tmp_path / "run", crops=10)
   assert (score["step"], score["crops"]) == (2, 10)
   assert 0 <= score["accuracy"] <= score["top5"] <= 1
+  sees = load(tmp_path / "run").description
+  assert (sees.image_shape, sees.resize, len(sees.mean)) == ((32, 32, 3), 36, 3)

@@ -17,7 +17,7 @@ pytest.importorskip("orbax.checkpoint", reason="needs the extra 'experiments'")
 
 from rich.console import Console
 
-from experiments import UsageError
+from experiments import UsageError, load
 from experiments.common.digests import digest
 from experiments.common.environment import environment
 from experiments.configs import build
@@ -494,6 +494,11 @@ def test_run_of_version_0_1_goes_on_and_is_evaluated(tmp_path, monkeypatch):
   result = evaluate("run")
   assert (result["step"], result["sealed"]) == (7, False)
   assert result["accuracy"] == row["test_accuracy"]
+  network = load("run")  # what it saw is told by its data set, since no checkpoint tells
+  assert network.description.image_shape == (12, 12, 1)
+  with np.load("blobs.npz") as data:
+    hits = network.predict(data["x_test"]).argmax(-1) == data["y_test"]
+  assert hits.mean() == pytest.approx(result["accuracy"])
   config = dataclasses.replace(
     runs.config("blobs.npz", "run", epochs=2), run=runs.RunConfig(out="run")
   )

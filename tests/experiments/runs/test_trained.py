@@ -1,0 +1,216 @@
+"""What a run has trained is used without its data: in Python, by `predict`, and exported."""
+
+import dataclasses
+import io
+import json
+import re
+import shutil
+import sys
+
+import jax
+import numpy as np
+import pytest
+from PIL import Image
+
+pytest.importorskip("orbax.checkpoint", reason="needs the extra 'experiments'")
+pytest.importorskip("safetensors", reason="needs the extra 'experiments'")
+
+from rich.console import Console
+
+import experiments
+from experiments import UsageError, data
+from experiments.__main__ import main
+from experiments.configs.config import EvalConfig
+from experiments.data.pictures import pictures
+from experiments.engine.trainer import Trainer
+from experiments.runs import run
+from experiments.runs.checkpoints import Checkpoints
+from experiments.runs.evaluation import evaluate
+from kerv_jax import models
+from kerv_jax.models import Description
+from tests import runs
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+  """A run whose best checkpoint is its first, whatever its numbers are, and its test images."""
+  folder = tmp_path_factory.mktemp("trained")
+  config = runs.config(runs.write_data(folder), folder / "run", epochs=3, keep=3)
+  evaluated, better = Trainer.evaluate, iter([0.9, 0.1, 0.2])
+
+  def decreasing(self, state, batches):
+    return evaluated(self, state, batches)._replace(accuracy=next(better))
+
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(Trainer, "evaluate", decreasing)
+    run.train(config, console=Console(file=io.StringIO()))
+  with np.load(config.data.name) as arrays:
+    images, labels = arrays["x_test"], arrays["y_test"]
+  return folder / "run", images, labels
+
+
+@pytest.fixture
+def no_data(monkeypatch):
+  """Within a test, no data set is read."""
+  monkeypatch.setattr(data, "load", lambda *args, **options: pytest.fail("read the data"))
+
+
+def test_a_run_is_loaded_without_its_data(trained, no_data):
+  folder, images, labels = trained
+  network = experiments.load(folder)
+  assert network.description.image_shape == (12, 12, 1)
+  assert network.description.num_classes == runs.CLASSES
+  hits = network.predict(images).argmax(-1) == labels
+  assert network.predict(images).shape == (len(images), runs.CLASSES)
+  assert hits.mean() > 0.8
+  jax.tree.map(
+    np.testing.assert_array_equal, network.variables, experiments.load(folder, 21).variables
+  )
+
+
+def test_predictions_have_the_score_of_eval(trained):
+  folder, images, labels = trained
+  for checkpoint in ("newest", "best"):
+    hits = experiments.load(folder, checkpoint).predict(images).argmax(-1) == labels
+    assert hits.mean() == pytest.approx(evaluate(folder, checkpoint=checkpoint)["accuracy"])
+
+
+def test_the_best_is_the_best_though_nothing_was_restored_before(trained, no_data):
+  folder, images, _ = trained
+  checkpoints = Checkpoints(folder, run.Layout(), read_only=True)
+  assert (checkpoints.steps, checkpoints.best_step) == ([7, 14, 21], 7)
+  checkpoints.close()
+  newest, best, first = (experiments.load(folder, each) for each in ("newest", "best", 7))
+  jax.tree.map(np.testing.assert_array_equal, best.variables, first.variables)
+  assert not np.array_equal(best.predict(images), newest.predict(images))
+
+
+def test_the_best_of_a_run_that_was_never_evaluated_is_an_error(tmp_path):
+  config = runs.config(runs.write_data(tmp_path), tmp_path / "run", epochs=3, stop_after=1)
+  config = dataclasses.replace(config, eval=EvalConfig(every=3))
+  run.train(config, console=Console(file=io.StringIO()))
+  with pytest.raises(UsageError, match=r"`--checkpoint` best: none of the run in .* has been eval"):
+    experiments.load(tmp_path / "run", "best")
+
+
+def test_images_are_predicted_from_files_folders_and_arrays(trained, tmp_path, capsys):
+  folder, images, _ = trained
+  wanted = experiments.load(folder).predict(images[:3])
+  (tmp_path / "pictures").mkdir()
+  for i, image in enumerate(images[:3]):
+    Image.fromarray(image[..., 0]).save(tmp_path / "pictures" / f"{i}.png")
+  (tmp_path / "pictures" / "notes.txt").write_text("no image")
+  np.save(tmp_path / "a.npy", images[:3])
+  np.savez(tmp_path / "one.npz", images[:3, ..., 0])
+  np.savez(tmp_path / "set.npz", x_test=images[:3], y_test=np.zeros(3))
+  one, *rest = ("pictures/0.png", "pictures", "a.npy", "one.npz", "set.npz")
+  command = ["predict", str(folder), *(str(tmp_path / name) for name in (one, *rest))]
+  assert main(command) == 0
+  rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+  assert len(rows) == 13
+  assert rows[0] == rows[1]
+  names = [row["image"].removeprefix(f"{tmp_path}/") for row in rows]
+  assert names[2:5] == ["pictures/1.png", "pictures/2.png", "a.npy[0]"]
+  for row, expected in zip(rows[1:], np.tile(wanted, (4, 1)), strict=True):
+    assert row["class"] == expected.argmax()
+    assert row["probability"] == pytest.approx(expected.max(), abs=1e-5)
+
+
+def write(file, content):
+  """A file of an image, of arrays, or of bytes."""
+  if isinstance(content, bytes):
+    file.write_bytes(content)
+  elif isinstance(content, Image.Image):
+    content.save(file)
+  elif isinstance(content, dict):
+    np.savez(file, **content)
+  else:
+    np.save(file, content, allow_pickle=True)
+
+
+GREY = np.zeros((2, 12, 12, 1), np.uint8)
+
+
+@pytest.mark.parametrize(
+  ("name", "content", "message"),
+  [
+    ("none.png", None, "must be files or folders, got '.*none.png': there is no file"),
+    ("a.png", b"\x89PNG\r\n\x1a\n", "'.*a.png' is no image that can be read: "),
+    ("a.txt", b"12", "'.*a.txt' is no image that can be read: "),
+    ("a.png", Image.new("L", (12, 11)), "must be images of 12x12 .* '.*a.png' is 11x12, L"),
+    ("a.png", Image.new("RGB", (12, 12)), "must be images of 12x12 with 1 channel .* 12x12, RGB"),
+    ("a.npy", b"\x93NUMPY", "'.*a.npy' cannot be read: "),
+    ("a.npy", np.array([print]), "'.*a.npy' cannot be read: "),
+    ("a.npy", np.float32(3), r"must be uint8 images of shape \(number, 12, 12, 1\), got .*float32"),
+    ("a.npy", GREY[:, 1:], r"must be uint8 .*, got '.*a.npy' with uint8\(2, 11, 12, 1\)"),
+    ("a.npy", GREY[:0], r"must be uint8 .*, got '.*a.npy' with uint8\(0, 12, 12, 1\)"),
+    ("a.npy", GREY.astype(float), "must be uint8 .*, got '.*a.npy' with float64"),
+    ("a.npz", b"PK", "'.*a.npz' cannot be read: "),
+    ("a.npz", {"a": GREY, "b": GREY}, "'.*a.npz' cannot be read: it has a.npy, b.npy, not one"),
+    ("a.npz", {}, "'.*a.npz' cannot be read: it has nothing, not one array or x_test"),
+  ],
+)
+def test_images_that_will_not_do_are_a_line(trained, tmp_path, capsys, name, content, message):
+  if content is not None:
+    write(tmp_path / name, content)
+  assert main(["predict", str(trained[0]), str(tmp_path / name)]) == 2
+  printed = capsys.readouterr()
+  assert re.fullmatch(f"error: `IMAGES`:? {message}.*\n", printed.err)
+  assert printed.out == ""
+
+
+def test_a_folder_without_images_is_a_line(trained, tmp_path, capsys):
+  assert main(["predict", str(trained[0]), str(tmp_path)]) == 2
+  assert "which has none" in capsys.readouterr().err
+
+
+def test_images_of_any_size_are_cut_where_the_network_was_evaluated_so(tmp_path):
+  shown = Image.new("RGB", (40, 20))
+  shown.paste((9, 8, 7), (16, 6, 24, 14))
+  shown.save(tmp_path / "a.png")
+  network = Description(name="resnet18", image_shape=(8, 8, 3), resize=20)
+  ((_, image),) = pictures([tmp_path / "a.png"], network)
+  assert np.array_equal(image, np.broadcast_to(np.array([9, 8, 7], np.uint8), (8, 8, 3)))
+
+
+def test_what_is_exported_predicts_the_same_without_the_run(trained, tmp_path, capsys):
+  folder, images, _ = trained
+  wanted = experiments.load(folder, "best").predict(images)
+  command = ["export", str(folder), "--checkpoint", "best", "--out"]
+  assert main([*command, str(tmp_path / "a.safetensors")]) == 0
+  assert main([*command, str(tmp_path / "a.jax"), "--format", "jax"]) == 0
+  assert np.array_equal(models.load(tmp_path / "a.safetensors").predict(images), wanted)
+  program = jax.export.deserialize(bytearray((tmp_path / "a.jax").read_bytes()))
+  for number in (1, 5):
+    np.testing.assert_allclose(program.call(images[:number]), wanted[:number], rtol=1e-5)
+  capsys.readouterr()
+  assert main([*command, str(tmp_path / "a.jax")]) == 2
+  assert "error: `--out` must be a new file, got " in capsys.readouterr().err
+  assert main([*command, str(tmp_path / "no" / "a")]) == 2
+  assert "its folder is not there" in capsys.readouterr().err
+
+
+def test_export_without_safetensors_names_the_extra(trained, tmp_path, monkeypatch, capsys):
+  monkeypatch.setitem(sys.modules, "safetensors", None)
+  assert main(["export", str(trained[0]), "--out", str(tmp_path / "a")]) == 2
+  assert "pip install 'kerv_jax[safetensors]'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [["predict", "RUN", "a.png"], ["export", "RUN", "--out", "a"]])
+def test_runs_that_are_none_or_changed_are_a_line(trained, tmp_path, capsys, command):
+  def said(folder):
+    assert main([str(folder) if part == "RUN" else part for part in command]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    return line
+
+  assert re.match("error: there is no run in '/nowhere'", said("/nowhere"))
+  assert re.match("error: there is no run in ", said(tmp_path))
+  folder = tmp_path / "run"
+  shutil.copytree(trained[0], folder)
+  config = (folder / "config.json").read_text()
+  (folder / "config.json").write_text(config.replace('"degree": 2', '"degree": 3'))
+  assert "`--model.degree` was 2, now 3" in said(folder)
+  (folder / "config.json").write_text(config.replace('"learnable": true', '"learnable": false'))
+  assert "`--model.learnable` was true, now false" in said(folder)
+  (folder / "config.json").write_text(config[:50])
+  assert "is damaged" in said(folder)

@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import json
+import shlex
 import statistics
 import time
 from collections.abc import Iterator, Mapping
@@ -15,7 +16,7 @@ from experiments.common.files import check_room, write_atomically
 from experiments.configs import presets
 from experiments.configs.build import Parts, build
 from experiments.configs.config import TrainConfig
-from experiments.configs.identity import identifying
+from experiments.configs.identity import identifying, words
 from experiments.configs.ranges import check_ranges
 from experiments.data.feeds import MemoryFeed
 from experiments.engine.layout import Layout
@@ -29,7 +30,7 @@ class CifarCommand:
   """Train presets over seeds, without folders of their own: a row of JSON for each run.
 
   Rows that are there are skipped, so that the command can be killed and given again. All presets
-  have a seed before any has the next.
+  have a seed before any has the next. Each row has the `train` command that makes it again.
   """
 
   presets: tuple[str, ...] = ("fast-cifar10-cnn", "fast-cifar10-polynomial")
@@ -125,7 +126,9 @@ def run(command: CifarCommand) -> int:
     if name not in built:
       check_room(file, ROOM)
       built[name] = build(config, Layout())
-    row = {"preset": name, **_train(config, built[name]), "config": options}
+    changes = words(_options(presets.get(name).config), options)
+    again = shlex.join(["python", "-m", "experiments", "train", name, *changes])
+    row = {"preset": name, "command": again, **_train(config, built[name]), "config": options}
     row["environment"] = environment()
     rows = [*read(file), row]
     write_atomically(file, "".join(json.dumps(each) + "\n" for each in rows))

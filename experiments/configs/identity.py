@@ -50,6 +50,27 @@ def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str
   ]
 
 
+def words(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+  """Returns the words of a command line that make one configuration another.
+
+  Args:
+    before: Values by the names of their options.
+    after: The same of the other configuration.
+  """
+  said: list[str] = []
+  for name in after:
+    value = after[name]
+    if before.get(name, ...) == value:
+      continue
+    if isinstance(value, bool):
+      part, _, last = name.rpartition(".")
+      said.append("--" + ".".join(filter(None, (part, last if value else f"no-{last}"))))
+    else:
+      values = value if isinstance(value, list | tuple) else [value]
+      said += [f"--{name}", *map(str, values)]
+  return said
+
+
 def _flat(config: Mapping[str, Any], prefix: str) -> dict[str, Any]:
   values: dict[str, Any] = {}
   for name, value in config.items():

@@ -1,7 +1,12 @@
 """The command `cifar`, with tiny numbers: the same as on a GPU."""
 
 import json
+import os
+import shlex
+import subprocess
+import sys
 
+import jax
 import pytest
 
 pytest.importorskip("orbax.checkpoint", reason="needs the extra 'experiments'")
@@ -11,6 +16,7 @@ from experiments.__main__ import main
 from experiments.cifar import command as module
 from experiments.common import files
 from tests import runs
+from tests.runs import ROOT
 
 TINY = [
   "--epochs",
@@ -51,6 +57,31 @@ def test_runs_become_rows_once_and_come_out_again(tmp_path, capsys):
     {name: row[name] for name in ("seed", "accuracy", "config")} for row in (again, rows[2])
   ]
   assert figures[0] == figures[1]
+  # Its own command makes a row again.
+  command = shlex.split(rows[2]["command"])[3:]
+  assert main([*command, "--run.out", str(tmp_path / "run")]) == 0
+  last = json.loads((tmp_path / "run/metrics.jsonl").read_text().splitlines()[-1])
+  assert last["validation_accuracy"] == rows[2]["accuracy"]
+
+
+def test_the_script_for_a_gpu_runs_on_any_device_without_tensorflow_datasets(tmp_path):
+  hidden = tmp_path / "path/tensorflow_datasets"
+  hidden.mkdir(parents=True)
+  (hidden / "__init__.py").write_text("raise ModuleNotFoundError('tensorflow_datasets')")
+  out = tmp_path / "rows.jsonl"
+  script = [str(ROOT / "experiments/cifar/gpu.sh"), runs.write_data(tmp_path), str(out)]
+  environment = os.environ | {"PYTHON": sys.executable, "PYTHONPATH": str(hidden.parent)}
+  if jax.default_backend() != "gpu":
+    refused = subprocess.run([*script, *TINY], env=environment, capture_output=True, text=True)
+    assert refused.returncode == 1
+    assert "no GPU: jax runs on" in refused.stderr
+    assert not out.exists()
+  made = subprocess.run(
+    [*script, *TINY[:-2], "--seeds", "1"], env=environment | {"DRY_RUN": "1"}, text=True
+  )
+  assert made.returncode == 0
+  rows = [json.loads(line) for line in out.read_text().splitlines()]
+  assert [row["preset"] for row in rows] == ["fast-cifar10-cnn", "fast-cifar10-polynomial"]
 
 
 def test_what_will_not_do_is_told(tmp_path, capsys, monkeypatch):

@@ -4,7 +4,8 @@ import contextlib
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from experiments import UsageError, failures
 
@@ -49,7 +50,7 @@ def _run(argv: Sequence[str]) -> int:
   try:
     import tyro
 
-    from experiments import cli, demo, inference
+    from experiments import cli, curves, demo, inference
     from experiments.ablation import command as ablation
     from experiments.cifar import command as cifar
     from experiments.studies import command as studies
@@ -59,44 +60,37 @@ def _run(argv: Sequence[str]) -> int:
     raise UsageError(f"JAX cannot be imported: {error}") from error
   if argv[:1] == ["train"]:  # its options have the defaults of a preset
     return cli.train_command(argv[1:])
+
+  def show(command: Any) -> int:
+    demo.run(command, shlex.join(["python", "-m", "experiments", *argv]))
+    return 0
+
+  def report(command: Any) -> int:
+    from experiments.ablation import page  # imports matplotlib
+
+    return page.write(command)
+
+  commands: dict[str, tuple[type, Callable[[Any], int]]] = {
+    "demo": (demo.DemoConfig, show),
+    "train": (cli.TrainCommand, lambda _: cli.train_command([])),
+    "list": (cli.ListCommand, cli.list_command),
+    "eval": (cli.EvalCommand, cli.eval_command),
+    "plot": (curves.PlotCommand, curves.plot_command),
+    "compare": (curves.CompareCommand, curves.compare_command),
+    "predict": (inference.PredictCommand, inference.predict_command),
+    "export": (inference.ExportCommand, inference.export_command),
+    "ablation": (ablation.AblationCommand, ablation.run),
+    "cifar": (cifar.CifarCommand, cifar.run),
+    "study": (studies.StudyCommand, studies.run),
+    "report": (ablation.ReportCommand, report),
+  }
   command = tyro.extras.subcommand_cli_from_dict(
-    {
-      "demo": demo.DemoConfig,
-      "train": cli.TrainCommand,
-      "list": cli.ListCommand,
-      "eval": cli.EvalCommand,
-      "predict": inference.PredictCommand,
-      "export": inference.ExportCommand,
-      "ablation": ablation.AblationCommand,
-      "cifar": cifar.CifarCommand,
-      "study": studies.StudyCommand,
-      "report": ablation.ReportCommand,
-    },
+    {name: form for name, (form, _) in commands.items()},
     prog="python -m experiments",
     description="Experiments with kervolution; `python -m experiments demo` is where to start.",
     args=argv,
   )
-  if isinstance(command, cli.ListCommand):
-    return cli.list_command(command)
-  if isinstance(command, cli.EvalCommand):
-    return cli.eval_command(command)
-  if isinstance(command, inference.PredictCommand):
-    return inference.predict_command(command)
-  if isinstance(command, inference.ExportCommand):
-    return inference.export_command(command)
-  if isinstance(command, cifar.CifarCommand):
-    return cifar.run(command)
-  if isinstance(command, studies.StudyCommand):
-    return studies.run(command)
-  if isinstance(command, ablation.AblationCommand):
-    return ablation.run(command)
-  if isinstance(command, ablation.ReportCommand):
-    from experiments.ablation import page  # imports matplotlib
-
-    return page.write(command)
-  assert isinstance(command, demo.DemoConfig)
-  demo.run(command, shlex.join(["python", "-m", "experiments", *argv]))
-  return 0
+  return dict(commands.values())[type(command)](command)
 
 
 def _leave(code: int) -> None:

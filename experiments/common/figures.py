@@ -54,6 +54,45 @@ def convergence(
   figure.savefig(path, dpi=150)
 
 
+def histories(path: Path, runs: Mapping[str, Sequence[Any]]) -> None:
+  """Draws loss and error of runs by epoch.
+
+  Args:
+    path: file for the figure.
+    runs: evaluations of the runs by label, with the attributes `epoch`, `train_loss`, `test_loss`,
+      `test_accuracy` and `validation_accuracy`, each a number or None.
+  """
+  figure = Figure(figsize=(10, 4.2), layout="constrained")
+  losses, errors = figure.subplots(1, 2)
+  for number, (label, rows) in enumerate(runs.items()):
+    style = dict(STYLES[number % len(STYLES)])
+    many = {"markersize": 4, "markevery": max(1, len(rows) // 12), "linewidth": 1.6}
+    epochs = [row.epoch for row in rows]
+    thin = {"color": style["color"], "linewidth": 0.9, "alpha": 0.6}
+
+    def drawn(axis: Axes, values: Sequence[float | None], epochs=epochs, **options: Any) -> None:
+      axis.plot(epochs, [np.nan if value is None else value for value in values], **options)
+
+    drawn(losses, [row.test_loss for row in rows], label=f"{label}: test", **style, **many)
+    drawn(losses, [row.train_loss for row in rows], label=f"{label}: training", **thin)
+    drawn(errors, _errors([row.test_accuracy for row in rows]), label=label, **style, **many)
+    held_out = [row.validation_accuracy for row in rows]
+    if any(value is not None for value in held_out):
+      drawn(errors, _errors(held_out), label=f"{label}: validation", **thin)
+  errors.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=1))
+  for axis, title in ((losses, "loss"), (errors, "test error")):
+    axis.set_title(title, fontsize=11)
+    axis.set_xlabel("epoch")
+    axis.set_ylim(bottom=0)
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.legend(fontsize=8, frameon=False, handlelength=3.5)
+  figure.savefig(path, dpi=150)
+
+
+def _errors(accuracies: Sequence[float | None]) -> list[float | None]:
+  return [None if value is None else 1 - value for value in accuracies]
+
+
 def filters(
   path: Path, blocks: Mapping[str, Mapping[str, np.ndarray]], *, one_scale: bool = True
 ) -> None:

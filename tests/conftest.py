@@ -30,21 +30,35 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
+CASES = 3
+"""Of each test, where whole folders are run: the grids of cases are most of the time."""
+
+
 def pytest_addoption(parser):
   parser.addoption(
-    "--cases", type=int, metavar="N", help="of each test only N cases, spread over all of them"
+    "--cases",
+    type=int,
+    metavar="N",
+    help=f"of each test only N cases, spread over all of them; 0 is all; if not given, {CASES} of "
+    "tests in folders, and all of files and tests that are named",
   )
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config):
   """One process for single files, where starting others takes longer than they save."""
-  return None if any(map(os.path.isdir, config.args)) else 0
+  return None if _of_folders(config) else 0
+
+
+def _of_folders(config):
+  return any(map(os.path.isdir, config.args))
 
 
 def pytest_collection_modifyitems(config, items):
   most = config.getoption("cases")
-  if most is None:
+  if most is None and _of_folders(config):
+    most = CASES
+  if not most:
     return
   cases = {}
   for item in items:

@@ -85,7 +85,7 @@ def train_command(argv: Sequence[str]) -> int:
     default=preset.config,
   )
   command = shlex.join(["python", "-m", "experiments", "train", *argv])
-  outcome = train(config, command, out=f"runs/{name}")
+  outcome = train(presets.fitting(config, preset), command, out=f"runs/{name}")
   return EXIT_STOPPED if outcome.status == "stopped" else 0
 
 

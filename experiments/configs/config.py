@@ -121,8 +121,9 @@ class EvalConfig:
   """Epochs between evaluations; there is one more at the end."""
   batch_size: int = 500
   """Examples at a time, over all devices, at most."""
-  targets: tuple[float, ...] = (0.94,)
-  """Test accuracies to which the seconds of training are reported."""
+  targets: tuple[float, ...] = ()
+  """Test accuracies to which the seconds of training are reported; with another `--data.name` than
+  the preset's, those of the presets for such data, if there are some."""
   views: ViewsName | None = dataclasses.field(default=None, metadata=LATER)
   """Looks at each test image whose scores are averaged: mirrored, the image and its mirror image;
   shifted, both and both shifted by a pixel; if not given, the image alone."""

@@ -38,7 +38,7 @@ def fast() -> Iterator[Recipe]:
     ("-medium", (64, 128, 128), 11, 1000, "7.0 % (Jordan)"),
     ("-small", (32, 64, 64), 8, 500, ""),
   )
-  for data in ("cifar10", "cifar100"):
+  for data, targets in (("cifar10", (0.90, 0.93, 0.94)), ("cifar100", (0.60, 0.70))):
     for ending, widths, epochs, batch_size, published in sizes:
       model = ModelConfig(
         name="fastnet", kernel="polynomial", degree=3, learnable=True, widths=widths
@@ -55,7 +55,7 @@ def fast() -> Iterator[Recipe]:
           normalisation="channel",
         ),
         optim=_optimizer(batch_size),
-        eval=EvalConfig(targets=(0.90, 0.93, 0.94), views="shifted"),
+        eval=EvalConfig(targets=targets, views="shifted"),
       )
       text = "x".join(map(str, widths))
       yield Recipe(

@@ -18,7 +18,7 @@ from experiments import UsageError, cli, load
 from experiments.__main__ import main
 from experiments.configs import build
 from experiments.configs.config import ModelConfig, TrainConfig, from_dict
-from experiments.configs.presets import PRESETS
+from experiments.configs.presets import PRESETS, fitting
 from experiments.data import StreamedDataset
 from experiments.engine.optim import learning_rate_at
 from experiments.runs.evaluation import evaluate
@@ -250,6 +250,27 @@ def run_small(name, tmp_path, *more):
 @pytest.mark.parametrize("name", ["lenet5-sample-cnn", "lenet5-sample-gaussian", "lenet5-mnist-l1"])
 def test_preset_of_lenet_trains(name, colour, tmp_path):
   run_small(name, tmp_path, "--data.name", colour)
+  config = json.loads((tmp_path / "run" / "config.json").read_text())
+  assert config["eval"]["targets"] == []  # those of digits mean nothing for other images
+
+
+def test_targets_fit_the_data():
+  for preset in PRESETS.values():
+    assert fitting(preset.config, preset) == preset.config
+    assert all(target < 0.8 for target in preset.config.eval.targets) or "100" not in (
+      preset.config.data.name
+    )
+  preset = PRESETS["lenet5-mnist-cnn"]
+
+  def on(name, **options):
+    data = dataclasses.replace(preset.config.data, name=name)
+    given = dataclasses.replace(preset.config.eval, **options)
+    return fitting(dataclasses.replace(preset.config, data=data, eval=given), preset).eval.targets
+
+  assert on("data/mnist.npz") == (0.90, 0.95, 0.98)
+  assert on("cifar10:3.0.2") == (0.90, 0.94)
+  assert on("data/fashion.npz") == ()
+  assert on("data/fashion.npz", targets=(0.85,)) == (0.85,)
 
 
 @pytest.mark.slow

@@ -31,7 +31,7 @@ KERNELS: dict[str, kernels.Kernel] = {
 """Of the operator, by the name of the rival."""
 
 ADDITIVE: dict[str, Any] = {}
-"""A sum, a maximum and a smooth maximum; none in a checkout that is compared and has no such."""
+"""A sum, a maximum and a norm; none in a checkout that is compared and has no such."""
 if hasattr(kernels, "AdditiveKernel"):
   ADDITIVE = {
     "Huber": kernels.Huber(),

@@ -36,7 +36,7 @@ TARGETS = (
   Target(("Gaussian", "L2", "Cauchy", "rational quadratic"), 1.20, 1.40, 4),
   Target(("L1", "Laplacian"), 4.0, 10.0, 3, 2),
 )
-PAIRS = {"sum": 1.3, "max": 2.0, "min": 2.0, "logsumexp": 2.0}
+PAIRS = {"sum": 1.3, "max": 2.0, "min": 2.0, "logsumexp": 2.0, "norm": 2.0}
 """By its reduction, how often the time of L1 and the time of its own term an additive kernel takes.
 
 The term's is what it and its derivatives take on as many pairs, fused, in a cache: `elementwise`.

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from kerv_jax._operator import options as _options
@@ -122,7 +123,7 @@ def kerv_general_dilated(
   if chosen == "conv" and is_convolution(kernel_fn):
     return convolution(lhs, rhs, out_sharding=out_sharding)
   require_features("kernel_fn", kernel_fn, options.features)
-  kernel_fn = map_leaves(lambda leaf: jnp.asarray(leaf, options.compute_dtype), kernel_fn)
+  kernel_fn = map_leaves(lambda leaf: _as_array(leaf, options.compute_dtype), kernel_fn)
 
   def kervolution(lhs: Array, rhs: Array, kernel_fn: Kernel) -> Array:
     folded, resolved = _options.fold_batch_groups(lhs, options)
@@ -154,3 +155,8 @@ def _method(method: str, kernel_fn: Kernel) -> str:
       f"{kernel_fn!r}"
     )
   return "conv" if method == "auto" else method
+
+
+def _as_array(leaf: Any, dtype: Any) -> Array | np.ndarray:
+  """A hyperparameter as an array; of NumPy's, whose value is known, where it is no array of JAX."""
+  return (jnp if isinstance(leaf, Array) else np).asarray(leaf, dtype)

@@ -205,18 +205,8 @@ def chi_squared(x, w):
 
 
 def minkowski(x, w, p):
-  d = x - w
-  size = np.abs(d)
-  largest = np.max(size)
-  if largest == 0:
-    return 0.0, np.zeros_like(d), np.zeros_like(d), 0.0
-  size = size / largest
-  total = np.sum(size**p)
-  norm = total ** (1 / p)
-  slope = (size / norm) ** (p - 1) * np.sign(d)
-  logs = np.log(size, out=np.zeros_like(d), where=size > 0)
-  to_p = norm * (np.sum(size**p * logs) / total / p - np.log(total) / p**2)
-  return largest * norm, slope, -slope, largest * to_p
+  value, slopes, to_p = reduced(x - w, (np.ones(x.shape), -np.ones(x.shape)), "norm", p)
+  return value, *slopes, to_p
 
 
 def chebyshev(x, w):
@@ -230,21 +220,33 @@ def max_plus(x, w):
   return np.max(x + w), first, first
 
 
-def reduced(terms, slopes, reduction, temperature=1.0):
-  """Terms and their derivatives, reduced; with a temperature, its derivative comes last."""
+def reduced(terms, slopes, reduction, number=1.0):
+  """Terms and their derivatives, reduced; that by a temperature or exponent comes last."""
   if reduction == "sum":
     return np.sum(terms), slopes
   if reduction == "logsumexp":
     largest = np.max(terms)
-    weights = np.exp((terms - largest) / temperature)
+    weights = np.exp((terms - largest) / number)
     logarithm = np.log(np.sum(weights))
     weights /= np.sum(weights)
-    to_temperature = logarithm - np.sum(weights * (terms - largest)) / temperature
+    to_temperature = logarithm - np.sum(weights * (terms - largest)) / number
     return (
-      largest + temperature * logarithm,
+      largest + number * logarithm,
       [weights * slope for slope in slopes],
       to_temperature,
     )
+  if reduction == "norm":
+    size = np.abs(terms)
+    largest = np.max(size)
+    if largest == 0:
+      return 0.0, [np.zeros_like(slope) for slope in slopes], 0.0
+    size = size / largest
+    total = np.sum(size**number)
+    norm = total ** (1 / number)
+    weights = (size / norm) ** (number - 1) * np.sign(terms)
+    logs = np.log(size, out=np.zeros_like(size), where=size > 0)
+    to_p = norm * (np.sum(size**number * logs) / total / number - np.log(total) / number**2)
+    return largest * norm, [weights * slope for slope in slopes], largest * to_p
   extreme = np.argmax(terms) if reduction == "max" else np.argmin(terms)
   first = np.arange(terms.size) == extreme
   return terms[extreme], [first * slope for slope in slopes]

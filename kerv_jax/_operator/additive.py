@@ -5,9 +5,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 
-from kerv_jax._operator.layout import channels_last, from_channels_last
+from kerv_jax._operator.layout import Geometry, channels_last, from_channels_last
 from kerv_jax._operator.options import Options
 from kerv_jax._operator.pairs import reduce_pairs
 from kerv_jax._operator.reductions import MAX, MIN, SUM
@@ -17,7 +18,11 @@ from kerv_jax.kernels.additive import (
   exponential,
   finite,
   logarithm,
+  norm_of,
+  norm_scale,
+  power,
 )
+from kerv_jax.kernels.definitions import absolute
 
 _PLAIN = {"sum": SUM, "max": MAX, "min": MIN}
 
@@ -40,14 +45,40 @@ def reduced_terms(lhs: Array, rhs: Array, options: Options, kernel: AdditiveKern
   if kernel.reduction in _PLAIN:
     out = reduce_pairs(_Term(tree), _PLAIN[kernel.reduction], lhs, rhs, geo, params)
     return from_channels_last(out, options)
+  through = _norm if kernel.reduction == "norm" else _smooth_maximum
+  return from_channels_last(through(lhs, rhs, geo, params, kernel), options)
+
+
+def _smooth_maximum(
+  lhs: Array, rhs: Array, geo: Geometry, params: tuple[Array, ...], kernel: AdditiveKernel
+) -> Array:
+  tree = jax.tree.structure(kernel)
   fixed = lax.stop_gradient((lhs, rhs, params))
   # What is factored out has no influence on the value, so it needs no derivative.
   largest = finite(reduce_pairs(_Term(tree), MAX, *fixed[:2], geo, fixed[2]))
   total = reduce_pairs(_Exponential(tree), SUM, lhs, rhs, geo, params, (largest,))
-  temperature = jnp.asarray(kernel.temperature)  # pyright: ignore
-  if temperature.ndim:
-    temperature = temperature.reshape((1,) * (total.ndim - 1) + temperature.shape)
-  return from_channels_last(largest + logarithm(total, temperature), options)
+  return largest + logarithm(total, _beside(kernel.temperature, total))  # pyright: ignore
+
+
+def _norm(
+  lhs: Array, rhs: Array, geo: Geometry, params: tuple[Array, ...], kernel: AdditiveKernel
+) -> Array:
+  tree = jax.tree.structure(kernel)
+  p: Any = kernel.p  # pyright: ignore
+  # An exponent that is a number, and an integer, costs a few products.
+  known = isinstance(p, np.ndarray) and p.ndim == 0 and float(p).is_integer()
+  fixed = lax.stop_gradient((lhs, rhs, params))
+  largest = reduce_pairs(_Size(tree), MAX, *fixed[:2], geo, fixed[2])
+  scale = norm_scale(largest)
+  term = _Power(tree, int(p) if known else None)
+  total = reduce_pairs(term, SUM, lhs, rhs, geo, params, (scale,))
+  return norm_of(total, scale, _beside(p, total))
+
+
+def _beside(value: Any, out: Array) -> Array:
+  """A hyperparameter of shape () or (features,) beside an output in its own layout."""
+  value = jnp.asarray(value)
+  return value.reshape((1,) * (out.ndim - 1) + value.shape) if value.ndim else value
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,3 +101,27 @@ class _Exponential:
     *params, largest = others
     kernel = self.tree.unflatten(params)
     return exponential(all_terms(kernel, x, w) - largest, kernel.temperature)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Size:
+  """The size of the term."""
+
+  tree: Any
+
+  def __call__(self, x: Array, w: Array, *params: Array) -> Array:
+    return absolute(all_terms(self.tree.unflatten(params), x, w))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Power:
+  """A power of the size of the term, scaled; the exponent is that of the kernel if it is None."""
+
+  tree: Any
+  exponent: int | None
+
+  def __call__(self, x: Array, w: Array, *others: Array) -> Array:
+    *params, scale = others
+    kernel = self.tree.unflatten(params)
+    size = absolute(all_terms(kernel, x, w)) * scale * scale
+    return power(size, kernel.p) if self.exponent is None else lax.integer_pow(size, self.exponent)

@@ -28,15 +28,7 @@ References:
   Wang, Yang, Xie, Yuan, "Kervolutional Neural Networks", CVPR 2019 ("the paper" below).
 """
 
-from kerv_jax.kernels.additive import (
-  AdditiveKernel,
-  Chebyshev,
-  ChiSquared,
-  Huber,
-  Intersection,
-  MaxPlus,
-  Minkowski,
-)
+from kerv_jax.kernels.additive import AdditiveKernel
 from kerv_jax.kernels.base import Kernel, Negative, Product, Scaled, Sum
 from kerv_jax.kernels.beyond import Cauchy, Cosine, Custom, Laplacian, RationalQuadratic
 from kerv_jax.kernels.builtin import L1, L2, Gaussian, Linear, Polynomial, Sigmoid
@@ -53,6 +45,14 @@ from kerv_jax.kernels.definitions import (
 from kerv_jax.kernels.fields import Hyperparameter, hyperparameter, static
 from kerv_jax.kernels.names import with_current_names
 from kerv_jax.kernels.normalized import Normalized
+from kerv_jax.kernels.pairwise import (
+  Chebyshev,
+  ChiSquared,
+  Huber,
+  Intersection,
+  MaxPlus,
+  Minkowski,
+)
 from kerv_jax.kernels.profiles import (
   AbsoluteDistanceKernel,
   InnerProductKernel,

@@ -12,10 +12,15 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from kerv_jax.kernels.base import Kernel
-from kerv_jax.kernels.definitions import absolute_difference
+from kerv_jax.kernels.definitions import absolute
 from kerv_jax.kernels.fields import Hyperparameter, hyperparameter
 
-REDUCTIONS = ("sum", "max", "min", "logsumexp")
+REDUCTIONS = ("sum", "max", "min", "logsumexp", "norm")
+_FIELDS: dict[str, dict[str, Any]] = {
+  "logsumexp": {"temperature": {"default": 1.0, "constraint": "positive"}},
+  "norm": {"p": {"default": 3.0, "constraint": "at least 1"}},
+}
+"""Hyperparameters that a reduction has, unless the class defines them."""
 
 
 class AdditiveKernel(Kernel):
@@ -29,7 +34,10 @@ class AdditiveKernel(Kernel):
   * ``"max"`` or ``"min"``; the derivative goes to the pair that attains the extreme value, to the
     first one in the order (window position, channel) where several do;
   * ``"logsumexp"``, ``T log sum_i exp(term / T)``, a smooth maximum; such a class has a
-    hyperparameter ``temperature``, T, positive and 1 by default, unless it defines one itself.
+    hyperparameter ``temperature``, T, positive and 1 by default, unless it defines one itself;
+  * ``"norm"``, ``(sum_i |term|**p) ** (1 / p)`` for a hyperparameter ``p``, at least 1 and 3 by
+    default, likewise.  The largest term is factored out, so a ``p`` in the hundreds is as good as
+    any, and an integer that is not learned costs a few products.
 
   Time is that of a few operations on every pair, memory that of the output, with derivatives of
   any mode and order, also with respect to the hyperparameters that ``term`` uses.  They are JAX's
@@ -50,16 +58,17 @@ class AdditiveKernel(Kernel):
     0.4338
   """
 
-  reduction: ClassVar[Literal["sum", "max", "min", "logsumexp"]] = "sum"
+  reduction: ClassVar[Literal["sum", "max", "min", "logsumexp", "norm"]] = "sum"
 
   def __init_subclass__(cls, **kwargs: Any) -> None:
     if cls.reduction not in REDUCTIONS:
       raise ValueError(
         f"`reduction` of {cls.__name__} must be one of {REDUCTIONS}, got {cls.reduction!r}"
       )
-    if cls.reduction == "logsumexp" and not hasattr(cls, "temperature"):
-      cls.__annotations__ = {**inspect.get_annotations(cls), "temperature": Hyperparameter}
-      cls.temperature = hyperparameter(default=1.0, constraint="positive")
+    for name, options in _FIELDS.get(cls.reduction, {}).items():
+      if not hasattr(cls, name):
+        cls.__annotations__ = {**inspect.get_annotations(cls), name: Hyperparameter}
+        setattr(cls, name, hyperparameter(**options))
     super().__init_subclass__(**kwargs)
 
   def term(self, x: Array, w: Array) -> Array:
@@ -137,6 +146,12 @@ class PairStatistic:
       largest = lax.stop_gradient(jnp.max(terms, axis=-1, keepdims=True, initial=-jnp.inf))
       total = exponential(terms - finite(largest), temperature).sum(axis=-1, keepdims=True)
       return (finite(largest) + logarithm(total, temperature))[..., 0]
+    if reduction == "norm":
+      size = absolute(terms)
+      largest = lax.stop_gradient(jnp.max(size, axis=-1, keepdims=True, initial=0))
+      scale, p = norm_scale(largest), jnp.asarray(kernel.p, size.dtype)  # pyright: ignore
+      total = power(size * scale * scale, p).sum(axis=-1, keepdims=True)
+      return norm_of(total, scale, p)[..., 0]
     if not terms.shape[-1]:
       return jnp.full(terms.shape[:-1], -jnp.inf if reduction == "max" else jnp.inf, terms.dtype)
     # That of jnp.max would be shared by ties.
@@ -191,125 +206,47 @@ def logarithm(total: Array, temperature: Any) -> Array:
   return jnp.where(nothing, -jnp.inf, scaled)
 
 
-class Chebyshev(AdditiveKernel):
-  """``max |x - w|``, the largest difference.  Beyond the paper.
-
-  Example:
-    >>> import jax.numpy as jnp
-    >>> print(Chebyshev()(jnp.array([1.0, 2.0]), jnp.array([0.5, 4.0])))
-    2.0
-  """
-
-  reduction = "max"
-
-  def term(self, x: Array, w: Array) -> Array:
-    """``|x - w|``."""
-    return absolute_difference(x, w)
+def norm_scale(largest: Array) -> Array:
+  """What sizes are multiplied with, twice, to be at most about 1: so that no power overflows."""
+  bounds = jnp.finfo(largest.dtype)
+  return lax.rsqrt(jnp.clip(largest, bounds.tiny, bounds.max))
 
 
-class MaxPlus(AdditiveKernel):
-  """``max (x + w)``: dilation by the filter, of mathematical morphology.  Beyond the paper.
-
-  Example:
-    >>> import jax.numpy as jnp
-    >>> print(MaxPlus()(jnp.array([1.0, 2.0]), jnp.array([0.5, -4.0])))
-    1.5
-  """
-
-  reduction = "max"
-
-  def term(self, x: Array, w: Array) -> Array:
-    """``x + w``."""
-    return x + w
+@jax.custom_jvp
+def power(size: Array, exponent: Array) -> Array:
+  """``size ** exponent`` of sizes >= 0, where 0 is the least normal number."""
+  return jnp.exp(exponent * _logarithm(size))
 
 
-class Huber(AdditiveKernel):
-  """``sum h(x - w)``, where ``h(d)`` is ``d**2 / 2`` up to ``delta`` and linear beyond.
-
-  Huber, "Robust Estimation of a Location Parameter", 1964.  Beyond the paper.
-
-  Attributes:
-    delta: > 0; where ``h`` becomes linear, ``delta (|d| - delta / 2)``.
-
-  Example:
-    >>> import jax.numpy as jnp
-    >>> print(Huber(delta=1.0)(jnp.array([1.0, 2.0]), jnp.array([0.5, 4.0])))
-    1.625
-  """
-
-  delta: Hyperparameter = hyperparameter(default=1.0, constraint="positive")
-
-  def term(self, x: Array, w: Array) -> Array:
-    """``h(x - w)``."""
-    difference = x - w
-    bounded = jnp.clip(difference, -self.delta, self.delta)
-    return bounded * (difference - bounded / 2)
+@power.defjvp
+def _power_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
+  (size, exponent), (change, of_exponent) = primals, tangents
+  out = power(size, exponent)
+  by_size = exponent * power(size, exponent - 1)
+  return out, by_size * change + out * _logarithm(size) * of_exponent
 
 
-class Intersection(AdditiveKernel):
-  """``sum min(x, w)``, the intersection of histograms.  Beyond the paper.
-
-  Swain and Ballard, "Color Indexing", 1991.  Where x and w are equal they share the derivative.
-
-  Example:
-    >>> import jax.numpy as jnp
-    >>> print(Intersection()(jnp.array([1.0, 2.0]), jnp.array([0.5, 4.0])))
-    2.5
-  """
-
-  def term(self, x: Array, w: Array) -> Array:
-    """``min(x, w)``."""
-    return jnp.minimum(x, w)
+def _logarithm(size: Array) -> Array:
+  return jnp.log(jnp.maximum(size, jnp.finfo(size.dtype).tiny))
 
 
-class ChiSquared(AdditiveKernel):
-  """``sum (x - w)**2 / (|x| + |w|)``, a distance of histograms; 0 where both are 0.
-
-  Beyond the paper.  As in ``L1``, the derivative of ``|x|`` at 0 is taken as 0; so that of a pair
-  of zeros is 0.
-
-  Example:
-    >>> import jax.numpy as jnp
-    >>> print(ChiSquared()(jnp.array([1.0, 0.0]), jnp.array([3.0, 0.0])))
-    1.0
-  """
-
-  def term(self, x: Array, w: Array) -> Array:
-    """``(x - w)**2 / (|x| + |w|)``."""
-    size = jnp.maximum(jnp.abs(x + w), jnp.abs(x - w))  # has derivative 0 where x or w is 0
-    # The quotient first: a square would overflow.
-    return (x - w) * ((x - w) / jnp.where(size == 0, 1, size))
+@jax.custom_jvp
+def norm_of(total: Array, scale: Array, p: Array) -> Array:
+  """The norm, from the sum of the powers of sizes that were multiplied with a scale twice."""
+  root = jnp.where(_nothing(total), 0, jnp.exp(jnp.log(total) / p))
+  return root / scale / scale
 
 
-class Minkowski(AdditiveKernel):
-  """``(sum |x - w|**p) ** (1 / p)``, the Lp norm of the difference.  Beyond the paper.
+@norm_of.defjvp
+def _norm_of_jvp(
+  primals: tuple[Array, Array, Array], tangents: tuple[Array, Array, Array]
+) -> tuple[Array, Array]:
+  """That of a fixed scale."""
+  (total, scale, p), (change, _, of_p) = primals, tangents
+  norm, total = norm_of(total, scale, p), jnp.where(_nothing(total), 1, total)
+  return norm, norm / (p * total) * change - norm * jnp.log(total) / p**2 * of_p
 
-  The largest term is factored out, so a ``p`` in the hundreds is as good as any.  The derivative at
-  ``x == w`` is taken as 0.
 
-  Attributes:
-    p: >= 1; learned as ``1 + softplus(r)``.
-
-  Example:
-    >>> import jax.numpy as jnp
-    >>> print(f"{Minkowski(p=2.0)(jnp.array([3.0, 4.0]), jnp.zeros(2)):.4f}")
-    5.0000
-  """
-
-  reduction = "logsumexp"
-  p: Hyperparameter = hyperparameter(default=3.0, constraint="at least 1")
-
-  @property
-  def temperature(self) -> Any:
-    """``1 / p``: the norm's logarithm is a smooth maximum of the logarithms."""
-    return 1 / jnp.asarray(self.p)
-
-  def term(self, x: Array, w: Array) -> Array:
-    """``log |x - w|``, minus infinity with derivative 0 where they are equal."""
-    size = absolute_difference(x, w)
-    zero = size < jnp.finfo(size.dtype).tiny
-    return jnp.where(zero, -jnp.inf, jnp.log(jnp.where(zero, 1, size)))
-
-  def profile(self, statistic: Array) -> Array:
-    """``exp(statistic)``."""
-    return jnp.exp(statistic)
+def _nothing(total: Array) -> Array:
+  """Whether all sizes are 0: else the largest has a power of about 1."""
+  return total < jnp.finfo(total.dtype).tiny ** 0.5

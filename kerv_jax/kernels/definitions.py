@@ -47,19 +47,19 @@ FILTER_SQUARED_NORM = "filter_squared_norm"
 
 
 @jax.custom_jvp
-def _absolute(x: Array) -> Array:
+def absolute(x: Array) -> Array:
   """``|x|`` with derivative 0 at 0, where that of ``jnp.abs`` is 1."""
   return jnp.abs(x)
 
 
-@_absolute.defjvp
+@absolute.defjvp
 def _absolute_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
-  return _absolute(*primals), jnp.sign(primals[0]) * tangents[0]
+  return absolute(*primals), jnp.sign(primals[0]) * tangents[0]
 
 
 def absolute_difference(x: Array, w: Array) -> Array:
   """``|x - w|``, pointwise; its derivative at ``x == w`` is 0."""
-  return _absolute(x - w)
+  return absolute(x - w)
 
 
 def squared_difference(x: Array, w: Array) -> Array:

@@ -12,7 +12,7 @@ from kerv_jax.kernels.base import Kernel, Range
 
 def take_features(value: Array, start: int, stop: int, axis: int) -> Array:
   """A range of the features of an array that has all of them along an axis, or one for all."""
-  if value.ndim == 0 or value.shape[axis] in (1, stop - start):
+  if jnp.ndim(value) == 0 or value.shape[axis] in (1, stop - start):
     return value
   return jax.lax.slice_in_dim(value, start, stop, axis=axis)
 
@@ -62,7 +62,7 @@ def _restricted(kernel: Kernel, start: int, stop: int) -> Kernel:
   restricted = [
     _restricted(operand, start, stop)
     if isinstance(operand, Kernel)
-    else take_features(jnp.asarray(operand), start, stop, 0)
+    else take_features(operand, start, stop, 0)
     for operand in operands
   ]
   return jax.tree.unflatten(tree, restricted)

@@ -33,6 +33,10 @@ class SoftWave(Wave):
   reduction = "logsumexp"
 
 
+class NormWave(Wave):
+  reduction = "norm"
+
+
 class ProfiledWave(Wave):
   """A hyperparameter in the term and in the profile."""
 
@@ -89,9 +93,9 @@ def wave(x, w, scale):
 
 
 def reduced_wave(reduction):
-  def slopes(x, w, scale, temperature=1.0):
+  def slopes(x, w, scale, **number):
     terms, by = wave(x, w, scale)
-    value, (dx, dw, ds), *rest = reference.reduced(terms, by, reduction, temperature)
+    value, (dx, dw, ds), *rest = reference.reduced(terms, by, reduction, *number.values())
     return value, dx, dw, np.sum(ds), *rest
 
   return slopes
@@ -153,6 +157,7 @@ CASES = {
   "logsumexp": Case(
     SoftWave, reduced_wave("logsumexp"), SCALE | {"temperature": (0.2, 2.0)}, smooth=True
   ),
+  "norm": Case(NormWave, reduced_wave("norm"), SCALE | {"p": (1.2, 9.0)}),
   "profile": Case(ProfiledWave, profiled_wave, SCALE, smooth=True),
   "Adder": Case(Adder, adder),
   "OfFilters": Case(OfFilters, lambda x, w: (np.sum(w**2), 0 * x, 2 * w), smooth=True),

@@ -159,6 +159,26 @@ def test_a_maximum_s_derivative_goes_to_the_first_window_position_and_channel():
   np.testing.assert_array_equal(dw[1, 0], [[4, 4, 4], [0, 0, 0]])
 
 
+def test_an_exponent_that_is_known_gives_what_any_does():
+  lhs, rhs = operands()
+  rhs = rhs.at[..., 0].set(0.0)
+  lhs = lhs.at[:, :4].set(0.0)  # some patches are equal to a filter
+
+  @functools.partial(jax.jit, static_argnums=2)
+  def derivatives(kernel, vector, known):
+    kernel = known or kernel
+    gradient = jax.grad(lambda *a: jnp.vdot(jnp.sin(kerv(*a, kernel)), vector), (0, 1))
+    return kerv(lhs, rhs, kernel), gradient(lhs, rhs)
+
+  vector = jnp.cos(kerv(lhs, rhs, kernels.Linear()))
+  for p in (1.0, 2.0, 3.0, 200.0):
+    kernel = kernels.Minkowski(p)
+    expected = derivatives(kernel, vector, None)
+    close(derivatives(kernel, vector, kernel), expected, 1e-6 * max(p, 10))
+  powers = str(jax.make_jaxpr(lambda: kerv(lhs, rhs, kernels.Minkowski(3.0)))())
+  assert powers.count("integer_pow") > 0
+
+
 def test_adder_s_two_gradients():
   lhs, rhs = operands()
   run = lambda kernel: jax.vjp(lambda *a: kerv(*a, kernel), lhs, rhs)  # noqa: E731
@@ -312,8 +332,8 @@ def test_memory_is_that_of_an_absolute_distance_and_what_was_reduced(kernel):
     return program.memory_analysis().temp_size_in_bytes, 4 * out.size
 
   found, out = temp(kernel)
-  # A smooth maximum keeps the largest term, an extreme value which pair attains it.
-  more = {"sum": 1, "logsumexp": 1.5, "max": 1.6}[kernel.reduction]
+  # A smooth maximum and a norm keep the largest term, an extreme value which pair attains it.
+  more = {"sum": 1, "logsumexp": 1.5, "norm": 1.5, "max": 1.6}[kernel.reduction]
   assert found <= temp(kernels.L1())[0] + more * out
 
 

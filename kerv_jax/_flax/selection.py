@@ -64,13 +64,19 @@ def describe(entry: str | Predicate) -> str:
   return repr(entry) if isinstance(entry, str) else getattr(entry, "__qualname__", repr(entry))
 
 
-def nothing_chosen(entry: str | Predicate, found: Mapping[str, str], others: Iterable[str]) -> str:
+def nothing_chosen(
+  entry: str | Predicate,
+  found: Mapping[str, str],
+  others: Iterable[str],
+  apart: Iterable[str] = (),
+) -> str:
   """The message of the error that an entry of ``where`` chooses nothing.
 
   Args:
     entry: the entry.
     found: what there is to choose from: description by path.
     others: paths of kervolutions, which are not chosen again.
+    apart: descriptions of convolutions that cannot be chosen, see :func:`out_of_reach`.
 
   Returns:
     The message.
@@ -79,7 +85,21 @@ def nothing_chosen(entry: str | Predicate, found: Mapping[str, str], others: Ite
   message = f"`where` {describe(entry)} chooses no convolution; "
   message += f"there are:{listed}" if listed else "there is none"
   already = ", ".join(path or "(the model itself)" for path in others)
-  return message + (f"\nkervolutions already: {already}" if already else "")
+  message += f"\nkervolutions already: {already}" if already else ""
+  return message + out_of_reach(apart)
+
+
+def out_of_reach(apart: Iterable[str]) -> str:
+  """A line about convolutions whose own ``apply`` is called, so that they have no path.
+
+  Args:
+    apart: their descriptions.
+
+  Returns:
+    The line, with the end of the one before; "" if there is none.
+  """
+  listed = ", ".join(sorted(apart))
+  return f"\nout of reach, run by `apply` of their own: {listed}" if listed else ""
 
 
 def layer_text(module: Any, features: int) -> str:

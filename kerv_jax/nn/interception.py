@@ -31,6 +31,7 @@ class Run:
     already: paths of the layers that are kervolutions without it.
     chosen: rows of the table of what was changed, by path.
     used: rule and entry of its ``where`` that have chosen a convolution.
+    apart: descriptions of convolutions that are of no model, since their own ``apply`` was called.
   """
 
   def __init__(self, owner: Owner, outermost: bool) -> None:
@@ -40,6 +41,7 @@ class Run:
     self.already: set[str] = set()
     self.chosen: dict[str, tuple[str, ...]] = {}
     self.used: set[tuple[int, int]] = set()
+    self.apart: set[str] = set()
 
   def note(self, module: Any, choice: Choice) -> None:
     """Notes a convolution, and what becomes of it.
@@ -81,7 +83,7 @@ class Run:
         if not any(not isinstance(entry, str) or selection.matches(entry, p, None) for p in idle):
           already = sorted(self.already | self.chosen.keys())
           left = {path: text for path, text in self.found.items() if path not in self.chosen}
-          raise ValueError(selection.nothing_chosen(entry, left, already))
+          raise ValueError(selection.nothing_chosen(entry, left, already, self.apart))
 
 
 class _Running(threading.local):
@@ -136,6 +138,9 @@ def _intercept(call: Any, args: Any, kwargs: Any, context: Any) -> Any:
       if isinstance(module, nn.Conv) and not is_convolution(module):
         run.note(module, Choice(owner, path, taken=True))
   if context.method_name == "__call__":
+    if is_convolution(module) and not any(models_around(module)):
+      for run in _running.runs:
+        run.apart.add(selection.layer_text(module, module.features))
     for choice in choices(module):
       rule = rule or choice.rule
       for run in _runs_of(choice.owner):

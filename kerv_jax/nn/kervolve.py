@@ -34,7 +34,9 @@ def kervolve(
   ``nn.ConvTranspose``, ``nn.ConvLocal`` and kervolutions are not convolutions here.  What runs
   outside of the model's methods is what it was: a submodule taken out of it, as in
   ``model.bind(variables).stem(x)``, a function given to ``nn.apply``, an operator such as ``@``,
-  and what a method leaves for later, such as a closure.  So is a module that was handed in from
+  and what a method leaves for later, such as a closure.  So is a convolution that a method runs by
+  its own ``apply``, with variables made there, as Wav2Vec2 does for its weight normalization:
+  ``summary`` and errors name it as out of reach.  So is a module that was handed in from
   outside and belongs to another, which is the one to kervolve.
 
   To put different kernel functions into different layers, kervolve twice: what is a kervolution
@@ -103,10 +105,10 @@ def kervolve(
     existing networks can be directly or partially replaced".
   """
   if not isinstance(model, nn.Module):
-    raise TypeError(
-      f"`model` must be a flax.linen.Module, got {type(model)}; kerv_jax.nnx.kervolve is for those "
-      "of flax.nnx"
-    )
+    hint = "kerv_jax.nnx.kervolve is for those of flax.nnx"
+    if isinstance(getattr(model, "module", None), nn.Module):  # as in those of transformers
+      hint = "it holds one: pass `model.module`"
+    raise TypeError(f"`model` must be a flax.linen.Module, got {type(model)}; {hint}")
   if model.scope is not None:
     raise ValueError(
       f"`model` must not be bound, got {type(model).__name__} at path {model.scope.path}: kervolve "

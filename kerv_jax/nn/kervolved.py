@@ -57,9 +57,10 @@ class Kervolved:
 
   def _remember(self, run: Run) -> None:
     """For a summary without inputs."""
-    found, chosen = vars(self).setdefault("kerv_seen", ({}, {}))
+    found, chosen, apart = vars(self).setdefault("kerv_seen", ({}, {}, set()))
     found.update(run.found)
     chosen.update(run.chosen)
+    apart.update(run.apart)
 
   def summary(self, *args: Any, rngs: Any = None, **kwargs: Any) -> str:
     """A table of the convolutions that are kervolutions now.
@@ -83,14 +84,15 @@ class Kervolved:
         rngs = {"params": jax.random.key(0), "dropout": jax.random.key(1)}
       run = functools.partial(self._init, kwargs.get("method"))
       trace(run, rngs, *args, **kwargs)
-    found, chosen = vars(self).get("kerv_seen", ({}, {}))
+    found, chosen, apart = vars(self).get("kerv_seen", ({}, {}, set()))
     if not found:
       raise ValueError(
         "`summary` needs the inputs, such as `summary(x)`: no convolution has been called yet "
         "through this object, but for what nn.jit had cached"
       )
     rows = list(chosen.values())
-    return f"{selection.table(rows, _HEADER)}\n{len(rows)} of {len(found)} convolutions"
+    count = f"{len(rows)} of {len(found)} convolutions"
+    return f"{selection.table(rows, _HEADER)}\n{count}{selection.out_of_reach(apart)}"
 
   def __repr__(self) -> str:
     chosen = ", ".join(

@@ -215,6 +215,41 @@ def test_what_fits_no_layer_is_an_error_when_the_model_runs():
     kervolve(Net(), tiny, "stem", learnable=True).init(KEY, X)
 
 
+class Wrapper:
+  """A model beside its module, as transformers has them."""
+
+  def __init__(self, module):
+    self.module = module
+
+
+def test_a_wrapper_is_told_to_pass_its_module():
+  with pytest.raises(TypeError, match=r"got .*Wrapper'>; it holds one: pass `model.module`"):
+    kervolve(Wrapper(Net()), GAUSSIAN)
+
+
+class Normalized(nn.Module):
+  """A convolution whose weights are made anew and given to its own ``apply``."""
+
+  def setup(self):
+    self.plain = nn.Conv(2, (3, 3))
+    self.conv = nn.Conv(3, (1, 1), use_bias=False)
+    self.weight = self.param("weight", nn.initializers.ones, (1, 1, 2, 3))
+
+  def __call__(self, x):
+    return self.conv.apply({"params": {"kernel": self.weight}}, self.plain(x))
+
+
+def test_a_convolution_run_by_its_own_apply_is_named_as_out_of_reach():
+  line = "\nout of reach, run by `apply` of their own: Conv 1x1, 3 features"
+  for where in ("plain", "*"):
+    assert (
+      kervolve(Normalized(), GAUSSIAN, where).summary(X).endswith(f"\n1 of 1 convolutions{line}")
+    )
+  with pytest.raises(ValueError, match=f"plain: Conv 3x3, 2 features{line}"):
+    kervolve(Normalized(), GAUSSIAN, "conv").init(KEY, X)
+  assert "out of reach" not in kervolve(Net(), GAUSSIAN).summary(X)
+
+
 # What is around a model.
 
 

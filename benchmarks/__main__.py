@@ -23,7 +23,7 @@ from benchmarks import (
   tables,
   targets,
 )
-from benchmarks.measure import limits
+from benchmarks.measure import busy, limits
 from benchmarks.results import Results, collect, load
 from benchmarks.shapes import SHAPES
 from benchmarks.worker import HERE
@@ -67,7 +67,7 @@ def _parser() -> argparse.ArgumentParser:
 
   plan = layers.Plan()
   command = add("operator", "time and memory of every kernel beside convolution", file=True)
-  command.add_argument("--quick", action="store_true", help="few of everything, under a minute")
+  command.add_argument("--quick", action="store_true", help="few of everything, a minute if idle")
   for name in ("shapes", "rivals", "modes"):
     add_names(command, name, getattr(plan, name), getattr(plan, name))
   command.add_argument("--rounds", type=int, help=f"of a comparison; default {plan.rounds}")
@@ -163,7 +163,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.error("argument --resume: needs --out where only a part is measured")
   results = Results(args.out, shlex.join(["python", "-m", "benchmarks", *argv]))
   run = {"operator": _layers, "compare": _compare, "compile": _compile}.get(args.command, _module)
+  if warning := busy():
+    print(f"note: {warning}", file=sys.stderr)
   failures = run(args, results)
+  if warning:
+    print(f"\nnote: when this began, {warning}", file=sys.stderr)
   print(f"\nwritten to {args.out}" if args.out else "\nnot written: a part, and no --out")
   for failure in failures:
     print(f"missed: {failure}", file=sys.stderr)
@@ -200,7 +204,10 @@ def _layers(args: argparse.Namespace, results: Results) -> list[str]:
     shares = layer_tables.limits(rows, results.content["limits"], plan.shapes)
     print(f"\nshare of the machine's operations / bytes, %\n\n{shares}")
     print(f"\nsix shapes, forward + backward\n\n{layer_tables.summary(rows)}")
-    print(f"\nadditive kernels beside L1\n\n{layer_tables.additive(rows)}")
+    if additive := layer_tables.additive(rows):
+      print(f"\nadditive kernels beside L1\n\n{additive}")
+  for line in layer_tables.missing(rows, peaks):
+    print(line)
   return targets.failures(rows, peaks) if args.check else []
 
 

@@ -46,6 +46,23 @@ def _grid(rows: Iterable[Row], mode: str, names: Sequence[str], cell: Callable[[
   )
 
 
+def missing(rows: Sequence[Row], peaks: Sequence[Row]) -> list[str]:
+  """Lines that say why figures are missing.
+
+  Args:
+    rows: of the times.
+    peaks: of resident memory.
+  """
+  reasons = {row["rival"]: row["skipped"] for row in rows if "skipped" in row}
+  lines = [f"\n-: not measured. {rival}: {why}" for rival, why in reasons.items()]
+  if not peaks:
+    lines.append(
+      "\n?: resident memory was not measured, which takes a fresh process for each figure, on a CPU "
+      "and without --quick or --no-peak"
+    )
+  return lines
+
+
 def times(rows: Sequence[Row], mode: str, names: Sequence[str]) -> str:
   """Ratios of medians, and the spread of the ratio from round to round."""
 

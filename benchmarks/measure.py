@@ -1,6 +1,7 @@
 """Time side by side, memory, work, and the limits of the machine."""
 
 import dataclasses
+import os
 import statistics
 import time
 from collections.abc import Callable
@@ -185,6 +186,21 @@ class Limits:
 
   flops_per_second: float
   bytes_per_second: float
+
+
+def busy() -> str | None:
+  """Returns a line if others compute on this machine; None if they do not, or it does not tell."""
+  cores = os.cpu_count() or 1
+  try:
+    load = os.getloadavg()[0]
+  except (AttributeError, OSError):
+    return None
+  if load <= 0.5 * cores:
+    return None
+  return (
+    f"this machine is busy: a load of {load:.1f} on {cores} cores in the last minute. Ratios, which "
+    "are timed side by side, scatter more, and all of it takes longer"
+  )
 
 
 def limits() -> Limits:

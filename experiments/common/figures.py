@@ -93,57 +93,49 @@ def _errors(accuracies: Sequence[float | None]) -> list[float | None]:
   return [None if value is None else 1 - value for value in accuracies]
 
 
-def filters(
-  path: Path, blocks: Mapping[str, Mapping[str, np.ndarray]], *, one_scale: bool = True
-) -> None:
+def filters(path: Path, blocks: Mapping[str, Mapping[str, np.ndarray]]) -> None:
   """Draws the filters of the first layer, a row for each network.
+
+  Each filter has a scale of gray of its own, from minus to plus its largest weight, since one large
+  weight, or a network with large ones, would leave the others gray on gray.
 
   Args:
     path: file for the PNG.
     blocks: filters of the networks by label, for each title, (height, width, channels, number); of
       several channels the mean is drawn. The networks are the same in every block.
-    one_scale: whether all filters have the same scale of grey; else those above each other have.
   """
-  drawn = {
-    title: {
-      label: np.where(np.isfinite(weights), weights, 0).mean(axis=2, dtype=np.float64)
-      for label, weights in rows.items()
-    }
-    for title, rows in blocks.items()
-  }
-  every = [weights for rows in drawn.values() for weights in rows.values()]
-  count = max(weights.shape[-1] for weights in every)
-  # A few large weights would leave the rest grey on grey: they are clipped.
-  scale = float(np.quantile(np.abs(np.concatenate([w.ravel() for w in every])), 0.97)) or 1.0
-
-  cell, label_width, heading = 0.83, 1.6, 0.35  # inches; a cell is a filter and the gap after it
-  number_of_rows = max(len(rows) for rows in drawn.values())
-  block_width = cell * count + 0.25
-  width = label_width + block_width * len(drawn) + (0.9 if one_scale else 0.0)
-  height = heading + cell * number_of_rows + 0.1
+  count = max(weights.shape[-1] for rows in blocks.values() for weights in rows.values())
+  cell, tall, label_width, gap, heading = (
+    0.83,
+    1.0,
+    1.6,
+    0.25,
+    0.35,
+  )  # inches; with the gap after it
+  number_of_rows = max(len(rows) for rows in blocks.values())
+  block_width = cell * count + gap
+  width = label_width + block_width * len(blocks)
+  height = heading + tall * number_of_rows + 0.25
   figure = Figure(figsize=(width, height))
 
   def place(left: float, top: float, wide: float, high: float) -> Axes:
     bottom = height - top - high
     return figure.add_axes((left / width, bottom / height, wide / width, high / height))
 
-  image = None
-  for block, (title, rows) in enumerate(drawn.items()):
+  for block, (title, rows) in enumerate(blocks.items()):
     for row, (label, weights) in enumerate(rows.items()):
-      for number in range(weights.shape[-1]):
+      drawn = np.where(np.isfinite(weights), weights, 0).mean(axis=2, dtype=np.float64)
+      for number in range(drawn.shape[-1]):
+        bound = float(np.abs(drawn[..., number]).max()) or 1.0
         left = label_width + block_width * block + cell * number
-        axis = place(left, heading + cell * row, cell - 0.08, cell - 0.08)
-        bound = scale
-        if not one_scale:
-          bound = max(float(np.abs(each[..., number]).max()) for each in rows.values()) or 1.0
-        image = axis.imshow(weights[..., number], cmap="gray", vmin=-bound, vmax=bound)
+        axis = place(left, heading + tall * row, cell - 0.08, cell - 0.08)
+        axis.imshow(drawn[..., number], cmap="gray", vmin=-bound, vmax=bound)
         axis.set(xticks=[], yticks=[])
+        axis.set_xlabel(f"±{bound:.2g}", fontsize=8, labelpad=2)
         if number == 0 and row == 0:
           axis.set_title(f"First-layer filters, {title}", loc="left", fontsize=10)
         if number == 0 and block == 0:
           axis.set_ylabel(label, rotation=0, ha="right", va="center", fontsize=11)
-  assert image is not None
-  if one_scale:
-    bar = place(width - 0.9, heading, 0.15, cell * number_of_rows - 0.08)
-    figure.colorbar(image, cax=bar, extend="both", label="weight")
+  text = "Black and white are minus and plus the largest weight of a filter, the number below it."
+  figure.text(label_width / width, 0.1 / height, text, fontsize=9)
   figure.savefig(path, dpi=150)

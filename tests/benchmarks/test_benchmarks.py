@@ -302,6 +302,24 @@ def test_quick_is_a_part_of_the_whole():
     assert set(getattr(layers.QUICK, field)) < set(getattr(whole, field))
 
 
+def test_a_busy_machine_is_noticed(monkeypatch):
+  monkeypatch.setattr(measure.os, "cpu_count", lambda: 2)
+  for load, said in ((0.9, None), (12.9, "a load of 12.9 on 2 cores in the last minute")):
+    monkeypatch.setattr(measure.os, "getloadavg", lambda load=load: (load, 0.0, 0.0))
+    assert measure.busy() is said or said in measure.busy()
+  monkeypatch.delattr(measure.os, "getloadavg")  # as on Windows
+  assert measure.busy() is None
+
+
+def test_a_figure_that_is_missing_is_explained():
+  row = {"shape": "CIFAR stem", "mode": "forward", "rival": "PyTorch"}
+  rows = [row | {"skipped": "PyTorch is not installed"}]
+  (dash,) = layer_tables.missing(rows, [{}])
+  assert dash.endswith("PyTorch: PyTorch is not installed")
+  (resident,) = layer_tables.missing([row], [])
+  assert "?: resident memory was not measured" in resident
+
+
 def test_a_check_that_fails_says_what_and_returns_one(monkeypatch, tmp_path, capsys):
   monkeypatch.setattr(layers, "rows", lambda *args: iter(all_rows(9.0, low=9, high=9)))
   monkeypatch.setattr(layer_tables, "limits", lambda *args: "")

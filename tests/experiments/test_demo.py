@@ -319,6 +319,10 @@ def test_demo_writes_figures_and_a_record(example):
 
 def test_demo_prints_one_table(example):
   runs, _, printed, folder = example
+  best = max(run.curve.accuracy[-1] for run in runs)
+  error = 100 * np.sqrt(min(best, 22 / 23) * (1 - min(best, 22 / 23)) / 23)
+  (line,) = [line for line in printed.splitlines() if line.startswith("One seed, 23 test images")]
+  assert f"uncertain by about {error:.1f} points. In three seeds on all of MNIST no tuned" in line
   assert "66 to train, 23 to test" in printed
   assert f"{folder / 'out'}" in printed
   lines = [line.split() for line in printed.splitlines()]
@@ -402,6 +406,18 @@ def test_figures_bear_what_diverged(tmp_path):
   figures.filters(tmp_path / "c.png", {"one": {"CNN": weights}, "two": {"CNN": -weights}})
   for name in "abc":
     assert (tmp_path / f"{name}.png").stat().st_size > 5000
+
+
+def test_filters_of_every_network_are_seen(tmp_path, monkeypatch):
+  seen = []
+  monkeypatch.setattr(figures.Figure, "savefig", lambda self, *_, **__: seen.append(self))
+  weights = np.random.default_rng(0).normal(size=(5, 5, 1, 6))
+  rows = {"CNN": weights, "KNN": 100 * weights}
+  figures.filters(tmp_path / "a.png", {"one": rows, "two": {"CNN": weights / 7, "KNN": weights}})
+  peaks = np.tile(np.abs(weights).max((0, 1, 2)), 4) * np.repeat([1, 100, 1 / 7, 1], 6)
+  for axis, peak in zip(seen[0].axes, peaks, strict=True):
+    assert axis.images[0].get_clim() == pytest.approx((-peak, peak))
+    assert axis.get_xlabel() == f"±{peak:.2g}"
 
 
 def test_progress_is_a_bar_on_a_terminal(npz):

@@ -57,8 +57,8 @@ def missing(rows: Sequence[Row], peaks: Sequence[Row]) -> list[str]:
   lines = [f"\n-: not measured. {rival}: {why}" for rival, why in reasons.items()]
   if not peaks:
     lines.append(
-      "\n?: resident memory was not measured, which takes a fresh process for each figure, on a CPU "
-      "and without --quick or --no-peak"
+      "\n?: resident memory was not measured; it takes a fresh process for each figure, on a CPU, "
+      "without --quick and --no-peak"
     )
   return lines
 

@@ -198,8 +198,8 @@ def busy() -> str | None:
   if load <= 0.5 * cores:
     return None
   return (
-    f"this machine is busy: a load of {load:.1f} on {cores} cores in the last minute. Ratios, which "
-    "are timed side by side, scatter more, and all of it takes longer"
+    f"this machine is busy: a load of {load:.1f} on {cores} cores in the last minute. Ratios, "
+    "which are timed side by side, scatter more, and all of it takes longer"
   )
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _AT_FIRST_USE = ("initializers", "models", "nn", "nnx", "optim", "torch_import")
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = ["kernels", "kerv_general_dilated"]
 
 

@@ -169,6 +169,34 @@ def test_the_page_on_kernels_has_them_all_and_the_table_is_of_today():
     assert written == pytest.approx(computed, rel=0.06), name
 
 
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("results/*/*.md")])
+
+
+def anchors(page):
+  """What a link can end in: the headings of a page, as they are shown on the web."""
+  headings = re.findall(r"^#+ (.*)$", page.read_text(), re.M)
+  return {
+    re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings
+  }
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page):
+  text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.M | re.S)
+  for link in re.findall(r"\]\(([^)\s]+)\)", re.sub("`[^`]*`", "", text)):
+    if "://" in link:
+      continue
+    path, _, anchor = link.partition("#")
+    target = page.parent / path if path else page
+    assert target.exists(), link
+    assert not anchor or anchor in anchors(target), link
+
+
+def test_the_page_for_contributors_names_what_there_is():
+  for name in re.findall(r"`([\w./]+/[\w./]+)`", (ROOT / "CONTRIBUTING.md").read_text()):
+    assert (ROOT / name).exists() or (ROOT / "kerv_jax" / name).exists(), name
+
+
 def public_objects():
   """Classes and functions of the library that a module says are public."""
   for module_name in MODULES:

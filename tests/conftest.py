@@ -8,6 +8,7 @@ tests start; and the compiler's lowest effort, since tests are mostly compilatio
 import gc
 import importlib.metadata
 import os
+import signal
 
 FLAGS = ["--xla_backend_optimization_level=0", "--xla_cpu_parallel_codegen_split_count=1"]
 if importlib.metadata.version("jaxlib").startswith("0.10."):  # a third of the time; gone in 0.12
@@ -15,6 +16,14 @@ if importlib.metadata.version("jaxlib").startswith("0.10."):  # a third of the t
 os.environ["XLA_FLAGS"] = " ".join([*FLAGS, os.environ.get("XLA_FLAGS", "")])
 os.environ["JAX_NUMPY_DTYPE_PROMOTION"] = "strict"
 os.environ["JAX_NUMPY_RANK_PROMOTION"] = "raise"
+
+# In the background, or under nohup, they are ignored, by the processes that tests start too.
+for number, handler in (
+  (signal.SIGINT, signal.default_int_handler),
+  (signal.SIGHUP, signal.SIG_DFL),
+):
+  if signal.getsignal(number) == signal.SIG_IGN:
+    signal.signal(number, handler)
 
 import chex
 import hypothesis

@@ -21,9 +21,9 @@ from kerv_jax._operator.arrangement import Arrangement, Rows
 from kerv_jax._operator.layout import Geometry
 from kerv_jax._operator.reductions import Operands, Reduction, Term
 
-_WHOLE = 32  # So many terms are one loop body; of more,
-_TERMS = 16  # a divisor up to this many.  These bound the time to compile.
-_FEATURES = 8  # Features in a loop body of the input's cotangent.
+# More in a loop body compile longer; more terms also run longer, fewer features too.
+_TERMS = 8
+_FEATURES = 8  # of the input's cotangent
 
 
 def total(term: Term, operands: Operands, reduction: Reduction, geo: Geometry) -> Any:
@@ -44,7 +44,7 @@ def total(term: Term, operands: Operands, reduction: Reduction, geo: Geometry) -
   starts = np.repeat(layout.starts, geo.channels, axis=0)
   starts[:, 1] = np.tile(np.arange(geo.channels), count // geo.channels)
   block = count
-  if count > _WHOLE:
+  if count > _TERMS:
     block = _divisor(count, _TERMS)
     block = _TERMS if 2 * block < _TERMS else block
 

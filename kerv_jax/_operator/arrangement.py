@@ -49,10 +49,12 @@ class Arrangement:
     return lhs.transpose(order).reshape(*shape, *self.positions(self.grid, geo.batch))
 
   def of_filters(self, rhs: Array) -> Array:
-    """Filters as [groups, taps, channels, features]."""
+    """Filters as [groups, taps, channels, features]; one for all features has one of these."""
     geo = self.geo
-    shape = (math.prod(geo.window), geo.channels, geo.groups, geo.features)
-    return jnp.moveaxis(rhs.reshape(shape), 2, 0)
+    shape = (math.prod(geo.window), geo.channels)
+    if rhs.shape[-1] == 1:
+      return jnp.broadcast_to(rhs.reshape(1, *shape, 1), (geo.groups, *shape, 1))
+    return jnp.moveaxis(rhs.reshape(*shape, geo.groups, geo.features), 2, 0)
 
   def of_parameter(self, value: Array) -> Array:
     """A parameter as [groups, features]."""

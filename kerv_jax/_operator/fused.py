@@ -110,8 +110,9 @@ def _seen(operands: Operands, geo: Geometry, tap: Any) -> Any:
   lead = (1,) * (len(geo.window) + 1)
 
   def weights(rhs: Array) -> Array:
-    own = rhs[index].reshape(geo.channels, geo.groups, geo.features)
-    return jnp.swapaxes(own, 0, 1).reshape(*lead, geo.groups, geo.channels, geo.features)
+    shape = (1, 1) if rhs.shape[-1] == 1 else (geo.groups, geo.features)
+    own = jnp.swapaxes(rhs[index].reshape(geo.channels, *shape), 0, 1)
+    return own.reshape(*lead, shape[0], geo.channels, shape[1])
 
   views = tuple(geo.view(x, first, last)[..., None] for x in operands.lhs)
   params = tuple(

@@ -49,7 +49,7 @@ def total(term: Term, operands: Operands, reduction: Reduction, geo: Geometry) -
     block = _TERMS if 2 * block < _TERMS else block
 
   def of_group(operands: Operands) -> Any:
-    weights = [w.reshape(count, geo.features) for w in operands.rhs]
+    weights = [w.reshape(count, -1) for w in operands.rhs]
     params = tuple(_beside(p, positions) for p in operands.params)
 
     def add(total: Any, each: Any) -> tuple[Any, None]:
@@ -161,9 +161,10 @@ def cotangents(
   weights, to_filters = jax.vjp(layout.of_filters, operands.rhs[0])
   numbers = tuple(map(layout.of_filters, operands.rhs[1:]))
   params, to_params = jax.vjp(lambda p: tuple(map(layout.of_parameter, p)), operands.params)
-  outs = tuple(map(layout.of_output, operands.outs))
+  g = layout.of_output(cotangent)
+  outs = tuple(layout.of_output(y) * ones_after(g) for y in operands.outs)
   arranged = Operands((inputs,), (weights, *numbers), params, outs)
-  found = _each_group(of_group, geo.groups, arranged, layout.of_output(cotangent))
+  found = _each_group(of_group, geo.groups, arranged, g)
   return *to_input(found[0]), *to_filters(found[1]), *to_params(found[2])
 
 
@@ -244,3 +245,12 @@ def zero(*values: Array) -> Array:
   The type of a loop's carry says over which: over all that what is added to it varies over.
   """
   return sum((jnp.zeros_like(value, shape=()) for value in values), jnp.zeros((), values[0].dtype))
+
+
+def ones_after(value: Array) -> Array:
+  """Ones that wait for a value of their shape: XLA lays out early, and keeps, what need not wait.
+
+  That they are ones is hidden from XLA; its barriers are gone when it orders operations.
+  """
+  bits = lax.bitcast_convert_type(value, f"int{8 * value.dtype.itemsize}")
+  return (bits | 1 != 0).astype(value.dtype)

@@ -8,6 +8,7 @@ the size of the output, derivatives of any mode and order included.
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -84,21 +85,55 @@ def _differentiable(
 def _differentiable_jvp(
   term: Pairwise, reduction: Reduction, geo: Geometry, primals: Any, tangents: Any
 ) -> tuple[Array, Array]:
+  if reduction in WHERE:
+    (out, _), (change, _) = _extreme_jvp(term, reduction, geo, primals[:3], tangents[:3])
+    return out, change
   out = _differentiable(term, reduction, geo, *primals)
   lhs, rhs, params, outs = primals
+  operands = Operands((lhs,), (rhs,), tuple(params), tuple(outs))
+  return out, _change(_Value(term), geo, operands, tangents, out)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1, 2))
+def _extreme(
+  term: Pairwise,
+  reduction: Reduction,
+  geo: Geometry,
+  lhs: Array,
+  rhs: Array,
+  params: tuple[Array, ...],
+) -> tuple[Array, Array]:
+  """The extreme value, and the number of the first pair that attains it."""
+  return _total(
+    _Numbered(term), Operands((lhs,), (rhs, _order(rhs)), params), WHERE[reduction], geo
+  )
+
+
+@functools.partial(_extreme.defjvp, symbolic_zeros=True)
+def _extreme_jvp(
+  term: Pairwise, reduction: Reduction, geo: Geometry, primals: Any, tangents: Any
+) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+  lhs, rhs, params = primals
+  out, attaining = _extreme(term, reduction, geo, *primals)
+  operands = Operands((lhs,), (rhs, _order(rhs)), tuple(params), (attaining,))
+  change = _change(_Attained(term), geo, operands, tangents, out) * loops.ones_after(attaining)
+  return (out, attaining), (change, jnp.zeros_like(attaining))
+
+
+def _order(rhs: Array) -> Array:
+  """The number of each pair, in the order (window position, channel), for all filters."""
+  shape = (*rhs.shape[:-1], 1)
+  return jnp.arange(math.prod(shape), dtype=rhs.dtype).reshape(shape)
+
+
+def _change(term: Term, geo: Geometry, operands: Operands, tangents: Any, out: Array) -> Array:
+  """The change of a sum of a term, where some of its operands change."""
   changes = [tangents[0], tangents[1], *tangents[2]]
   changed = tuple(not isinstance(change, SymbolicZero) for change in changes)
   if not any(changed):
-    return out, jnp.zeros_like(out)
-  operands = Operands((lhs,), (rhs,), tuple(params), tuple(outs))
-  value: Term = _Value(term)
-  if reduction in WHERE:
-    order = jnp.arange(rhs[..., 0].size, dtype=lhs.dtype).reshape(*rhs.shape[:-1], 1)
-    operands = operands._replace(rhs=(rhs, jnp.broadcast_to(order, rhs.shape)))
-    _, attaining = _total(_Numbered(term), lax.stop_gradient(operands), WHERE[reduction], geo)
-    value, operands = _Attained(term), operands._replace(outs=(attaining,))
+    return jnp.zeros_like(out)
   present = [change for change, there in zip(changes, changed, strict=True) if there]
-  return out, _linear(value, geo, changed, operands, present)
+  return _linear(term, geo, changed, operands, present)
 
 
 def _linear(

@@ -19,7 +19,7 @@ class Operands(NamedTuple):
 
   Attributes:
     lhs: inputs, shape (batch, *spatial, groups * channels), padded.
-    rhs: filters, shape (*window, channels, groups * features).
+    rhs: filters, shape (*window, channels, groups * features), or 1 for one that all share.
     params: shape (), or (groups * features,) for one value per output feature.
     outs: arrays like the output, shape (batch, *out_spatial, groups * features).
   """

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import numpy as np
 from jax import Array
 from jax.sharding import NamedSharding, PartitionSpec
 
@@ -26,7 +27,7 @@ def apply(
     out_sharding: the result's sharding, or None.
     lhs: the input.
     rhs: the filters.
-    *others: pytrees of arrays.
+    *others: pytrees of arrays; those of NumPy are constants.
 
   Returns:
     The function's value.
@@ -43,6 +44,15 @@ def apply(
     out_sharding = jax.eval_shape(convolution, lhs, rhs).sharding
   elif isinstance(out_sharding, PartitionSpec):
     out_sharding = NamedSharding(mesh, out_sharding)
+  leaves, tree = jax.tree.flatten(others)
+  known = [isinstance(leaf, np.ndarray) for leaf in leaves]  # they stay so
+
+  def with_known(lhs: Array, rhs: Array, arrays: list[Array]) -> Array:
+    rest = iter(arrays)
+    every = [leaf if fixed else next(rest) for leaf, fixed in zip(leaves, known, strict=True)]
+    return function(lhs, rhs, *jax.tree.unflatten(tree, every))
+
+  arrays = [leaf for leaf, fixed in zip(leaves, known, strict=True) if not fixed]
   axes = tuple(mesh.explicit_axes)
-  applied: Any = jax.sharding.auto_axes(function, axes=axes, out_sharding=out_sharding)
-  return applied(lhs, rhs, *others)
+  applied: Any = jax.sharding.auto_axes(with_known, axes=axes, out_sharding=out_sharding)
+  return applied(lhs, rhs, arrays)

@@ -145,7 +145,7 @@ class PairStatistic:
       temperature: Any = kernel.temperature  # pyright: ignore
       largest = lax.stop_gradient(jnp.max(terms, axis=-1, keepdims=True, initial=-jnp.inf))
       total = exponential(terms - finite(largest), temperature).sum(axis=-1, keepdims=True)
-      return (finite(largest) + logarithm(total, temperature))[..., 0]
+      return (finite(largest) + logarithm(total, jnp.asarray(temperature, total.dtype)))[..., 0]
     if reduction == "norm":
       size = absolute(terms)
       largest = lax.stop_gradient(jnp.max(size, axis=-1, keepdims=True, initial=0))
@@ -199,11 +199,18 @@ def exponential(difference: Array, temperature: Any) -> Array:
   return jnp.where(nothing, 0, jnp.exp(scaled))
 
 
-def logarithm(total: Array, temperature: Any) -> Array:
+@jax.custom_jvp
+def logarithm(total: Array, temperature: Array) -> Array:
   """``temperature * log(total)``; a constant minus infinity at 0."""
-  nothing = total == 0
-  scaled = jnp.asarray(temperature, total.dtype) * jnp.log(jnp.where(nothing, 1, total))
-  return jnp.where(nothing, -jnp.inf, scaled)
+  return temperature * jnp.log(total)
+
+
+@logarithm.defjvp
+def _logarithm_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple:
+  (total, temperature), (change, of_temperature) = primals, tangents
+  least = jnp.maximum(total, 0.5)  # it is 0, or at least 1
+  slope = temperature / least * change + jnp.log(least) * of_temperature
+  return logarithm(total, temperature), slope
 
 
 def norm_scale(largest: Array) -> Array:

@@ -333,8 +333,7 @@ def test_memory_is_that_of_an_absolute_distance_and_what_was_reduced(kernel):
 
   found, out = temp(kernel)
   # A smooth maximum and a norm keep the largest term, an extreme value which pair attains it.
-  more = {"sum": 1, "logsumexp": 1.5, "norm": 1.5, "max": 1.6}[kernel.reduction]
-  assert found <= temp(kernels.L1())[0] + more * out
+  assert found <= temp(kernels.L1())[0] + 1.01 * out
 
 
 # Layers

@@ -53,8 +53,6 @@ def blocks_of(path):
   return re.findall(r"^```python\n(.*?)^```$", (ROOT / path).read_text(), re.M | re.S)
 
 
-# Those of experiments are run by test_commands.
-README_BLOCKS = [block for block in blocks_of("README.md") if "from experiments" not in block]
 IMAGES = jax.ShapeDtypeStruct((2, 64, 64, 3), "float32")
 
 
@@ -119,27 +117,26 @@ def torch_block(names, printed):
   assert out[0, 4, 4, 7] == 1 - 75
 
 
-CHECKS = [
-  quick_start_block,
-  kernels_block,
-  layer_block,
-  conv_block,
-  kervolve_block,
-  fine_tuning_block,
-  nnx_block,
-  torch_block,
+CHECKS = {
+  "README.md": [quick_start_block, None],  # the other one is run by test_commands
+  "docs/in-your-model.md": [
+    kernels_block, layer_block, conv_block, kervolve_block, fine_tuning_block, nnx_block,
+    torch_block,
+  ],
+}  # fmt: skip
+BLOCKS = [
+  pytest.param(page, block, check, id=check.__name__)
+  for page, checks in CHECKS.items()
+  for block, check in zip(blocks_of(page), checks, strict=True)
+  if check is not None
 ]
 
 
-@pytest.mark.parametrize("index", range(len(README_BLOCKS)))
-def test_python_blocks_of_the_readme(index, capsys):
+@pytest.mark.parametrize(("page", "block", "check"), BLOCKS)
+def test_python_blocks_of_a_page(page, block, check, capsys):
   names = {}
-  exec(compile(README_BLOCKS[index], "README.md", "exec"), names)
-  CHECKS[index](names, capsys.readouterr().out)
-
-
-def test_the_readme_has_no_other_blocks():
-  assert len(README_BLOCKS) == len(CHECKS)
+  exec(compile(block, page, "exec"), names)
+  check(names, capsys.readouterr().out)
 
 
 def test_python_blocks_of_the_page_on_kernels(capsys):

@@ -14,6 +14,7 @@ _KEPT = {
   "ablation": "rows are kept",
   "cifar": "rows are kept",
   "study": "rows are kept",
+  "depth": "rows are kept",
 }
 
 
@@ -53,6 +54,7 @@ def _run(argv: Sequence[str]) -> int:
     from experiments import cli, curves, demo, inference
     from experiments.ablation import command as ablation
     from experiments.cifar import command as cifar
+    from experiments.depth import command as depth
     from experiments.studies import command as studies
   except ModuleNotFoundError as error:
     raise UsageError(f"{error}; experiments need: pip install '.[experiments]'") from error
@@ -82,6 +84,7 @@ def _run(argv: Sequence[str]) -> int:
     "ablation": (ablation.AblationCommand, ablation.run),
     "cifar": (cifar.CifarCommand, cifar.run),
     "study": (studies.StudyCommand, studies.run),
+    "depth": (depth.DepthCommand, depth.run),
     "report": (ablation.ReportCommand, report),
   }
   command = tyro.extras.subcommand_cli_from_dict(

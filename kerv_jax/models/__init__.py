@@ -3,6 +3,7 @@
 Each network takes the class of its layers as an argument. ``load`` reads a trained one.
 """
 
+from kerv_jax.models.deep import deep
 from kerv_jax.models.densenet import DenseNet
 from kerv_jax.models.description import Description
 from kerv_jax.models.fastnet import FastNet
@@ -24,6 +25,7 @@ __all__ = [
   "ResNet50",
   "ResNet101",
   "Trained",
+  "deep",
   "lenet5",
   "load",
   "save",

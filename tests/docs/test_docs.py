@@ -194,6 +194,26 @@ def test_the_page_for_contributors_names_what_there_is():
     assert (ROOT / name).exists() or (ROOT / "kerv_jax" / name).exists(), name
 
 
+@pytest.mark.usefixtures("promotion")
+def test_the_recipe_of_the_page_on_depth_is_what_deep_does():
+  recipe, ready = blocks_of("docs/deep.md")
+  names = {}
+  exec(compile(recipe, "deep.md", "exec"), names)
+  exec(compile(ready, "deep.md", "exec"), names)
+  x = jax.random.normal(jax.random.key(0), (4, 6, 6, 16))
+  y, variables = names["Layer"]().init_with_output(jax.random.key(1), x, train=False)
+  assert 0.5 < jnp.std(y) < 2
+
+  class Deep(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+      return names["model"].conv(features=16, kernel_size=(3, 3), name="KervConv_0")(x)
+
+  weights = {"params": {"KervConv_0": variables["params"]["KervConv_0"]}}
+  # Batch normalization divides by sqrt(1 + 1e-5) before training.
+  assert jnp.allclose(Deep().apply(weights, x), y, atol=1e-4)
+
+
 def public_objects():
   """Classes and functions of the library that a module says are public."""
   for module_name in MODULES:

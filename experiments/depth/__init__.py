@@ -1,0 +1,1 @@
+"""Depth: what becomes of activations and gradients in networks of kervolutions, at the start."""

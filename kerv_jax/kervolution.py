@@ -53,9 +53,9 @@ def kerv_general_dilated(
   contributes ``|0 - w|``.
 
   Args:
-    lhs: input of n >= 1 spatial dimensions, shape (N, C, *space) unless ``dimension_numbers`` says
-      otherwise; float64, float32, bfloat16 or float16.
-    rhs: filters, shape (O, C // feature_group_count, *window) unless ``dimension_numbers`` says
+    lhs: input of n >= 1 spatial dimensions, shape ``(N, C, *space)`` unless ``dimension_numbers``
+      says otherwise; float64, float32, bfloat16 or float16.
+    rhs: filters, shape ``(O, C // feature_group_count, *window)`` unless ``dimension_numbers`` says
       otherwise; the dtype of ``lhs``.
     window_strides: n positive integers.
     padding: "VALID", "SAME", "SAME_LOWER" or n pairs (low, high); negative ones crop.

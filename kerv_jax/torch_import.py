@@ -129,12 +129,12 @@ def from_state_dict(
   is that of the authors' ``Kerv2d``, ``Kerv1d`` or of any ``torch.nn.Conv`` (with
   :func:`authors_kernel` for the kernel function).
 
-  Filters go from (out, in, *window) to (*window, in, out), dense weights from (out, in) to
-  (in, out), those of a transposed convolution from (in, out, *window) to (*window, out, in), which
-  is that of ``transpose_kernel=True``, and every array to the dtype of its place.
-  ``num_batches_tracked`` is left out, and so is a ``module.`` before every name, of a model saved
-  while it was parallel.  Hyperparameters of kernel functions, of which a state dict has none, stay
-  as they are in ``variables``.
+  Filters go from ``(out, in, *window)`` to ``(*window, in, out)``, dense weights from (out, in) to
+  (in, out), those of a transposed convolution from ``(in, out, *window)`` to
+  ``(*window, out, in)``, which is that of ``transpose_kernel=True``, and every array to the dtype
+  of its place.  ``num_batches_tracked`` is left out, and so is a ``module.`` before every name, of
+  a model saved while it was parallel.  Hyperparameters of kernel functions, of which a state dict
+  has none, stay as they are in ``variables``.
 
   Args:
     state_dict: arrays or tensors by name.

@@ -116,7 +116,7 @@ class KervConv(KernelLayer, nn.Conv):
 
   ``KervConv(16, (3, 3))`` is cubic: ``kernel_fn`` is ``Polynomial(degree=3, balance=1.0)`` unless
   another is given.  Every option of ``nn.Conv`` is inherited, as are its parameters: ``kernel`` of
-  shape (*kernel_size, in_features // feature_group_count, features) and ``bias`` of shape
+  shape ``(*kernel_size, in_features // feature_group_count, features)`` and ``bias`` of shape
   (features,), so a checkpoint of a convolution loads.  ``conv_general_dilated`` and
   ``conv_general_dilated_cls`` are no options: this layer is that choice.
 
@@ -204,11 +204,11 @@ class KervConv(KernelLayer, nn.Conv):
     """Applies the kervolution.
 
     Args:
-      inputs: shape (*batch, *space, in_features), as for ``flax.linen.Conv``: any number of batch
-        dimensions, none included.
+      inputs: shape ``(*batch, *space, in_features)``, as for ``flax.linen.Conv``: any number of
+        batch dimensions, none included.
 
     Returns:
-      Shape (*batch, *out_space, features).
+      Shape ``(*batch, *out_space, features)``.
     """
     forms.require_space(inputs, self.kernel_size)
     channels = jnp.shape(inputs)[-1]
@@ -275,7 +275,7 @@ class KervConvTranspose(_OverDilatedInput):
     kernel_init: initializer of the weights.
     bias_init: initializer of the bias.
     transpose_kernel: whether the window is turned around and the weights have shape
-      (*kernel_size, features, in_features).
+      ``(*kernel_size, features, in_features)``.
     promote_dtype: function that brings inputs and parameters to one dtype.
     preferred_element_type: dtype of the result of the kervolution; None for that of its operands.
     kernel_fn: the kernel function, with the hyperparameters' (initial) values; the default is the
@@ -320,10 +320,10 @@ class KervConvTranspose(_OverDilatedInput):
     """Applies the transposed kervolution.
 
     Args:
-      inputs: shape (*batch, *space, in_features): any number of batch dimensions, none included.
+      inputs: shape ``(*batch, *space, in_features)``, of any number of batch dimensions, or none.
 
     Returns:
-      Shape (*batch, *out_space, features).
+      Shape ``(*batch, *out_space, features)``.
     """
     forms.require_space(inputs, self.kernel_size)
     if is_convolution(self.kernel_fn):

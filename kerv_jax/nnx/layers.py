@@ -268,7 +268,7 @@ class KervConvTranspose(nnx.ConvTranspose, KernelLayer):
     kernel_init: initializer of the weights.
     bias_init: initializer of the bias.
     transpose_kernel: whether the window is turned around and the weights have shape
-      (*kernel_size, out_features, in_features).
+      ``(*kernel_size, out_features, in_features)``.
     promote_dtype: function that brings inputs and parameters to one dtype.
     preferred_element_type: dtype of the result of the kervolution; None for that of its operands.
     rngs: for the initial weights.
@@ -352,10 +352,10 @@ class KervConvTranspose(nnx.ConvTranspose, KernelLayer):
     """Applies the transposed kervolution.
 
     Args:
-      inputs: shape (*batch, *space, in_features): any number of batch dimensions, none included.
+      inputs: shape ``(*batch, *space, in_features)``, of any number of batch dimensions, or none.
 
     Returns:
-      Shape (*batch, *out_space, out_features).
+      Shape ``(*batch, *out_space, out_features)``.
     """
     forms.require_space(inputs, self.kernel_size)
     if is_convolution(self.kernel_spec.kernel_fn):

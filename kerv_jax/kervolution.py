@@ -47,7 +47,10 @@ def kerv_general_dilated(
   output feature o and :math:`\kappa` the kernel function.  No patches are built unless ``method``
   is "patches": memory is that of a convolution and a few outputs.  So is the time for functions of
   the inner product and, but for sums over windows, of the squared distance; where that cancels it
-  is summed directly, which takes as long as an absolute distance, a few convolutions.
+  is summed directly, which takes as long as an absolute distance, a few convolutions.  In groups
+  of up to 32 channels and as many features, XLA's convolution is slow on CPU, its derivatives
+  above all; there inner products are summed as distances are, in less of the time and about three
+  outputs more of the memory.  ``Linear`` stays the convolution.
 
   Padding and ``lhs_dilation`` insert zeros, and a zero is data: for a distance kernel a padded tap
   contributes ``|0 - w|``.

@@ -13,6 +13,7 @@ import pytest
 from jax import lax
 
 from kerv_jax import kernels, kerv_general_dilated
+from kerv_jax._operator import distances
 from tests.operator.cases import (
   ALL,
   NHWC,
@@ -307,3 +308,37 @@ assert dict(jax.config.values) == before
 assert not jax.config.jax_enable_x64
 """
   subprocess.run([sys.executable, "-W", "error", "-c", program], check=True)
+
+
+@pytest.mark.parametrize("groups", [2, 4])
+@pytest.mark.parametrize("kernel", [kernels.Polynomial(), kernels.Gaussian(0.05)], ids=name)
+def test_products_in_small_groups_are_sums_over_pairs_on_a_cpu(kernel, groups, monkeypatch):
+  lhs, rhs = operands((2, 6, 5, 4), (3, 2, 4 // groups, 8))
+
+  def both(lhs, rhs):
+    out, pull = jax.vjp(
+      functools.partial(kerv, kernel_fn=kernel, feature_group_count=groups), lhs, rhs
+    )
+    return out, *pull(jnp.cos(jnp.arange(out.size, dtype=out.dtype)).reshape(out.shape))
+
+  traced = jax.jit(both).trace(lhs, rhs)
+  by_pairs = traced.lower()
+  assert "stablehlo.convolution" not in by_pairs.as_text()
+  assert "stablehlo.convolution" in traced.lower(lowering_platforms=("cuda",)).as_text()
+  monkeypatch.setattr(distances, "_SMALL_GROUP", 0)
+  expected = jax.jit(lambda *args: both(*args))(lhs, rhs)
+  for a, b in zip(by_pairs.compile()(lhs, rhs), expected, strict=True):
+    np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5 * np.max(np.abs(b)))
+
+
+@pytest.mark.parametrize(
+  ("kernel", "groups", "features"),
+  [(kernels.Polynomial(), 1, 8), (kernels.Polynomial(), 2, 2048), (kernels.Linear(), 2, 8)],
+  ids=str,
+)
+def test_other_products_stay_the_convolution(kernel, groups, features):
+  lhs, rhs = operands((1, 6, 5, 4), (3, 2, 4 // groups, features))
+  run = functools.partial(kerv, kernel_fn=kernel, feature_group_count=groups)
+  program = jax.jit(run).lower(lhs, rhs).as_text()
+  assert program.count("stablehlo.convolution") == 1
+  assert "stablehlo.while" not in program

@@ -40,6 +40,9 @@ class ModelConfig:
   """Whether blocks are computed again in the backward pass, to save memory."""
   widths: tuple[int, ...] | None = dataclasses.field(default=None, metadata=LATER)
   """Of fastnet: the features of its three groups; if not given, 64 256 256."""
+  recipe: Literal["deep"] | None = dataclasses.field(default=None, metadata=LATER)
+  """deep: kervolutions that can be stacked, see docs/deep.md, where gamma counts by element of the
+  patch; if not given, as the kernel function leaves them."""
 
   def check(self) -> None:
     """Raises a UsageError for the first option that will not do."""

@@ -17,12 +17,11 @@ from experiments.depth.kernels import KERNELS, NETWORKS
 
 DEPTHS = (4, 8, 16, 32)
 STACKS = (
+  ("deep", True, False),
   ("default", False, False),
   ("default", True, False),
-  ("in range", False, False),
   ("in range", True, False),
   ("deep", False, False),
-  ("deep", True, False),
   ("deep", True, True),
 )
 """Ways to make the layers, whether batch normalization follows, and whether a ReLU comes before."""
@@ -110,7 +109,7 @@ def _plan(
     plain = [
       ("convolution", "default", *each) for each in ((False, False), (True, False), (True, True))
     ]
-    pairs = [(kernel, *each) for kernel in command.kernels for each in STACKS]
+    pairs = [(kernel, *each) for each in STACKS for kernel in command.kernels]
     for kernel, way, norm, relu in [*plain, *pairs]:
       key = {"kernel": kernel, "way": way, "norm": norm, "relu": relu}
       yield key, lambda key=key: stacks.measure(depths=command.depths, seeds=seeds, **key)

@@ -66,6 +66,8 @@ class Stage:
   """At the middle rate, without a search; what it says of spread and cost decides the plan."""
   confirms: bool = dataclasses.field(default=False, metadata=LATER)
   """Whether verdicts are given on it."""
+  own: bool = dataclasses.field(default=False, metadata=LATER)
+  """Each arm at its own learning rate alone, not at the reference's as well."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,8 +152,8 @@ class Study:
     else:
       for arm in dict.fromkeys((self.reference, *stage.arms)):
         yield from self.searches(setting, arm)
-      of_reference = self.rate(setting, self.reference, rows)
-      rates = {arm: {of_reference, self.rate(setting, arm, rows)} for arm in stage.arms}
+      shared = set() if stage.own else {self.rate(setting, self.reference, rows)}
+      rates = {arm: shared | {self.rate(setting, arm, rows)} for arm in stage.arms}
     for seed in stage.seeds:
       for arm in stage.arms:
         known = sorted(rate for rate in rates[arm] if rate is not None)

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 
 from kerv_jax import kernels
 from kerv_jax.kernels.definitions import at_least_float32
+from kerv_jax.models.deep import deep
 from kerv_jax.models.densenet import DenseNet
 from kerv_jax.models.fastnet import FastNet
 from kerv_jax.models.googlenet import GoogLeNet
@@ -35,7 +36,7 @@ ModelName = Literal[
   "resnet50",
   "resnet101",
 ]
-KernelName = Literal["polynomial", "gaussian", "sigmoid", "l1", "l2"]
+KernelName = Literal["polynomial", "gaussian", "sigmoid", "l1", "l2", "cosine"]
 
 KERNELS: dict[KernelName, kernels.Kernel] = {
   "polynomial": kernels.Polynomial(degree=3, balance=1.0),
@@ -43,8 +44,9 @@ KERNELS: dict[KernelName, kernels.Kernel] = {
   "sigmoid": kernels.Sigmoid(),
   "l1": kernels.L1(),
   "l2": kernels.L2(),
+  "cosine": kernels.Cosine(),
 }
-"""The paper's kernel functions with its hyperparameters, by name, in its order."""
+"""The paper's kernel functions with its hyperparameters, by name, in its order; and the cosine."""
 LEARNABLE: dict[KernelName, tuple[str, ...]] = {"polynomial": ("balance",), "gaussian": ("gamma",)}
 """Hyperparameters that ``Description.learnable`` learns."""
 
@@ -70,8 +72,8 @@ class Description:
   Attributes:
     name: "lenet5", "fastnet", "resnet8", "resnet20", "resnet32", "resnet110", "googlenet",
       "densenet40", "resnet18", "resnet34", "resnet50" or "resnet101".
-    kernel: kernel function of the kervolutions, "polynomial", "gaussian", "sigmoid", "l1" or "l2";
-      "none" is the CNN.
+    kernel: kernel function of the kervolutions, "polynomial", "gaussian", "sigmoid", "l1", "l2" or
+      "cosine"; "none" is the CNN.
     layers: which convolutions are kervolutions, the "first" or "all".
     degree: of the polynomial, from 1 to 1000.
     balance: of the polynomial, at least 0; where it is learned, its start.
@@ -83,6 +85,8 @@ class Description:
     image_shape: (height, width, channels) of an image.
     mean: what is taken from each channel of images in [0, 1], or one value for all.
     std: what each channel is divided by then, positive, or one value for all.
+    recipe: "deep" for kervolutions that are those of :func:`kerv_jax.models.deep`, where ``gamma``
+      counts by element of the patch; None for ``KervConv``.
     resize: the shorter side in pixels to which an image of any size is brought, before its centre
       is cut out; None for a network whose images have one size.
 
@@ -112,6 +116,7 @@ class Description:
   mean: tuple[float, ...] = (0.0,)
   std: tuple[float, ...] = (1.0,)
   resize: int | None = None
+  recipe: Literal["deep"] | None = None
 
   def __post_init__(self):
     hints = typing.get_type_hints(type(self))
@@ -119,6 +124,11 @@ class Description:
       names = typing.get_args(hints[field])
       if not (isinstance(value := getattr(self, field), str) and value in names):
         raise ValueError(f"`{field}` must be one of {', '.join(names)}, got {_short(value)}")
+    if self.recipe not in (None, "deep") or (self.recipe and self.kernel == "none"):
+      raise ValueError(
+        "`recipe` must be None, or 'deep' for kervolutions, got "
+        f"{_short(self.recipe)} with `kernel` {self.kernel!r}"
+      )
     if type(self.learnable) is not bool:
       raise ValueError(f"`learnable` must be true or false, got {_short(self.learnable)}")
     if self.learnable and self.kernel not in LEARNABLE:
@@ -204,7 +214,7 @@ class Description:
     except (ValueError, RecursionError) as error:
       raise ValueError(f"the description of the network is no JSON: {error}") from None
     names = {field.name for field in dataclasses.fields(cls)}
-    if not isinstance(values, Mapping) or values.keys() != names:
+    if not isinstance(values, Mapping) or not names - {"recipe"} <= values.keys() <= names:
       got = sorted(values) if isinstance(values, Mapping) else values
       raise ValueError(
         f"the description of the network must have {', '.join(sorted(names))}; got {_short(got)}"
@@ -239,6 +249,8 @@ class Description:
     own = {field.name for field in dataclasses.fields(known)} & {"degree", "balance", "gamma"}
     kernel_fn = dataclasses.replace(known, **{name: getattr(self, name) for name in own})
     learnable = LEARNABLE.get(self.kernel, ()) if self.learnable else ()
+    if self.recipe == "deep":
+      return deep(kernel_fn, learnable=learnable)
     return functools.partial(KervConv, kernel_fn=kernel_fn, learnable=learnable)
 
 

@@ -102,6 +102,7 @@ def test_kernels_have_the_papers_hyperparameters_or_those_asked_for():
     "sigmoid": kernels.Sigmoid(),
     "l1": kernels.L1(),
     "l2": kernels.L2(),
+    "cosine": kernels.Cosine(),
   }
   for name, kernel in wanted.items():
     model = describe(ModelConfig(kernel=name, **options), image_shape=(12, 12, 1)).network()

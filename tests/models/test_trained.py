@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
 
-from kerv_jax import models
+from kerv_jax import kernels, models
 from kerv_jax.models import Description, Trained
 
 safetensors = pytest.importorskip("safetensors.numpy", reason="needs the extra 'safetensors'")
@@ -48,6 +48,18 @@ def lenet():
 
 def images(number, shape=LENET.image_shape, seed=0):
   return np.random.default_rng(seed).integers(0, 256, (number, *shape)).astype(np.uint8)
+
+
+def test_a_recipe_is_that_of_deep_and_older_texts_have_none():
+  described = dataclasses.replace(LENET, recipe="deep").network()
+  conv = models.deep(kernels.Polynomial(2, 1.0), learnable=("balance",))
+  own = models.LeNet5(num_classes=3, conv1=conv)
+  image = jax.random.normal(jax.random.key(0), (2, *LENET.image_shape))
+  scores, variables = own.init_with_output(jax.random.key(1), image)
+  np.testing.assert_array_equal(described.apply(variables, image), scores)
+  values = dataclasses.asdict(LENET)
+  del values["recipe"]
+  assert Description.from_json(json.dumps(values)) == LENET
 
 
 @pytest.mark.parametrize("description", [LENET, RESNET, FASTNET], ids=lambda each: each.name)
@@ -105,6 +117,8 @@ VALUES = dataclasses.asdict(LENET)
     ({"kernel": "__import__('os')"}, "`kernel` must be one of none, polynomial, "),
     ({"layers": "second"}, "`layers` must be one of first, all, got 'second'"),
     ({"dtype": "int8"}, "`dtype` must be one of float32, "),
+    ({"recipe": "shallow"}, "`recipe` must be None, or 'deep' for kervolutions, got 'shallow'"),
+    ({"kernel": "none", "recipe": "deep"}, "`recipe` must be .*got 'deep' with `kernel` 'none'"),
     ({"learnable": 1}, "`learnable` must be true or false, got 1"),
     ({"kernel": "l2"}, "`learnable` needs `kernel` to be polynomial or gaussian, got 'l2'"),
     ({"degree": 1001}, "`degree` must be a whole number from 1 to 1000, got 1001"),

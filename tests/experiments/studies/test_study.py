@@ -112,6 +112,26 @@ def test_this_repositorys_plans_can_be_run():
     assert not {seed for stage in study.stages for seed in stage.seeds} & {*study.search_seeds}
 
 
+def test_a_stage_can_leave_out_the_rate_of_the_reference(tmp_path):
+  file = tmp_path / "blobs.toml"
+  rates = {}
+  for more in ("", "own = true\n"):
+    file.write_text(PLAN.format(data="blobs.npz") + more)
+    study = plan.read(str(file))
+    (stage,) = (stage for stage in study.stages if not stage.pilot)
+    best = {"cnn": 0.05, "square": 0.1}
+    rows = {
+      key: {"accuracy": 0.9 if key.rate == best[arm] else 0.5}
+      for arm in best
+      for key in study.searches("blobs", arm)
+    }
+    rates[more] = [(key.arm, key.rate) for key in study.wanted(stage, rows) if not key.search]
+  assert rates == {
+    "": [("cnn", 0.05), ("square", 0.05), ("square", 0.1)],
+    "own = true\n": [("cnn", 0.05), ("square", 0.1)],
+  }
+
+
 @pytest.mark.parametrize(
   ("old", "new", "message"),
   [

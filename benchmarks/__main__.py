@@ -39,8 +39,11 @@ _TABLES: dict[str, Callable[..., str]] = {
   "engine": tables.engine,
   "correctness": tables.checks,
   "questions": tables.questions,
+  "rivals": tables.yat,
 }
-"""Of the benchmarks that are a module of this name, with `rows`, `label`, QUICK and `failures`."""
+"""Of the benchmarks that are a module, with `rows`, `label`, QUICK and `failures`."""
+_MODULES = {"rivals": "yat"}
+"""The modules that do not have the name of their command."""
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -84,6 +87,7 @@ def _parser() -> argparse.ArgumentParser:
     ("growth", "how time and memory grow with each size of a layer", "few sizes and rounds"),
     ("questions", "other ways to compute distances on this device", "one shape, few rounds"),
     ("engine", "steps a second of a training run beside a bare loop's", "LeNet-5, few rounds"),
+    ("rivals", "YAT layers of the package nmn beside the same kernel here", "a shape, few rounds"),
   ):
     command = add(name, text, file=True)
     command.add_argument("--quick", action="store_true", help=quick)
@@ -212,7 +216,8 @@ def _layers(args: argparse.Namespace, results: Results) -> list[str]:
 
 
 def _module(args: argparse.Namespace, results: Results) -> list[str]:
-  module = importlib.import_module(f"benchmarks.{args.command}")  # engine needs what others do not
+  name = _MODULES.get(args.command, args.command)
+  module = importlib.import_module(f"benchmarks.{name}")  # engine needs what others do not
   rows = collect(module.rows(**(module.QUICK if args.quick else {})), results, module.label)
   print(f"\n{_TABLES[args.command](rows)}")
   return module.failures(rows, targets.NOISE) if args.check else []

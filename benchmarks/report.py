@@ -79,6 +79,7 @@ _VALUES: dict[str, Callable[[Result], Values]] = {
   "growth": lambda result: {"table": tables.slopes(result["rows"])},
   "correctness": lambda result: {"table": tables.checks(result["rows"])},
   "questions": lambda result: {"table": tables.questions(result["rows"])},
+  "rivals": lambda result: {"table": tables.yat(result["rows"])},
   "gpu-compile": lambda result: {
     "layers": tables.gpu_layers(result["layers"]),
     "steps": tables.gpu_steps(result["steps"]),

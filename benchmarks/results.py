@@ -9,7 +9,7 @@ from typing import Any
 from experiments.common.environment import environment
 from experiments.common.files import write_atomically
 
-PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "torch")
+PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "torch", "nmn")
 
 
 class Results:

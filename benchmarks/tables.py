@@ -115,6 +115,24 @@ def questions(rows: Sequence[Row]) -> str:
   return columns(rows, {**cells, "error": error})
 
 
+def yat(rows: Sequence[Row]) -> str:
+  """Time, memory and error of a kernel here and in another package."""
+
+  def of(field: str, how: Callable[[float], str]) -> Callable[[Row], str]:
+    return lambda row: how(row[field]) if field in row else ""
+
+  megabytes, error = (lambda value: f"{value / 1e6:.1f}"), (lambda value: f"{value:.1e}")
+  cells = {
+    "": "{case}",
+    "time over its": lambda row: _SPREAD.format_map(row) if "ratio" in row else "",
+    "scratch, MB": of("temp_bytes", megabytes),
+    "its": of("baseline_temp_bytes", megabytes),
+    "error": of("error", error),
+    "its error": of("baseline_error", error),
+  }
+  return columns([row for row in rows if "skipped" not in row], cells)
+
+
 def checkouts(means: Sequence[Row]) -> str:
   """Means over the shapes of this checkout's time over another's, with their 95 % intervals."""
   cells = {"": "{rival}", "mode": "{mode}", "shapes": "{shapes}"}

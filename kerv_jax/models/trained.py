@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import functools
+import hashlib
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -16,8 +17,8 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from kerv_jax.models.description import Description, normalized
 
-_KEY = "kerv_jax.network"
-"""Of the description, in the header of a file."""
+_KEY, _DIGEST = "kerv_jax.network", "kerv_jax.sha256"
+"""Of the description, and of a digest of it and of the arrays, in the header of a file."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -147,11 +148,11 @@ def save(path: str | os.PathLike[str], network: Trained) -> None:
     name: np.asarray(leaf) for name, leaf in flatten_dict(network.variables, sep="/").items()
   }
   _check(network.description, {name: (x.shape, x.dtype) for name, x in arrays.items()}, "`network`")
-  path = Path(path)
+  text, path = network.description.to_json(), Path(path)
   part = path.with_name(f".{path.name}.{os.getpid()}")
   try:
     with part.open("wb") as stream:
-      stream.write(safetensors.numpy.save(arrays, {_KEY: network.description.to_json()}))
+      stream.write(safetensors.numpy.save(arrays, {_KEY: text, _DIGEST: _digest(text, arrays)}))
       stream.flush()
       os.fsync(stream.fileno())
     part.replace(path)
@@ -173,8 +174,8 @@ def load(path: str | os.PathLike[str]) -> Trained:
   Raises:
     ImportError: if the package safetensors is not installed.
     FileNotFoundError: if there is no such file.
-    ValueError: if it is no such file, is damaged, or its header describes another network than its
-      arrays are of.
+    ValueError: if it is no such file, is not as it was written, or its header describes another
+      network than its arrays are of.
 
   Example:
     >>> from kerv_jax import models
@@ -200,8 +201,10 @@ def load(path: str | os.PathLike[str]) -> Trained:
       each: (tuple(part.get_shape()), _dtype(part.get_dtype())) for each, part in slices.items()
     }
     _check(description, kinds, "the file")
-    arrays = {each: jnp.asarray(file.get_tensor(each)) for each in slices}
-  return Trained(description, unflatten_dict(arrays, sep="/"))
+    arrays = {each: file.get_tensor(each) for each in slices}
+    if header.get(_DIGEST) != _digest(header[_KEY], arrays):
+      raise ValueError("it does not have the SHA-256 it was written with")
+  return Trained(description, jax.tree.map(jnp.asarray, unflatten_dict(arrays, sep="/")))
 
 
 def _safetensors(what: str) -> Any:
@@ -228,6 +231,15 @@ def _told(name: str) -> Iterator[None]:
     raise ValueError(
       f"`path` must be a network that `kerv_jax.models.save` wrote, got {name!r}: {message}"
     ) from error
+
+
+def _digest(text: str, arrays: Mapping[str, np.ndarray]) -> str:
+  """The SHA-256 over a description, and names and bytes of arrays."""
+  total = hashlib.sha256(text.encode())
+  for name in sorted(arrays):
+    total.update(f"\0{name}\0".encode())
+    total.update(np.ascontiguousarray(arrays[name]).tobytes())
+  return total.hexdigest()
 
 
 def _dtype(name: str) -> Any:

@@ -178,7 +178,11 @@ def test_a_header_of_something_else_is_an_error(tmp_path, header, message):
 def test_files_that_are_damaged_or_none_are_errors(tmp_path, lenet):
   models.save(tmp_path / "network", lenet)
   whole = (tmp_path / "network").read_bytes()
-  for damaged in (b"", b"\x80\x04", whole[:7], whole[:500], whole[:-1], whole + b"\0"):
+  flipped = whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:]
+  other = whole.replace(b'\\"degree\\": 2', b'\\"degree\\": 5')  # what can be, but was not written
+  cut = (b"", b"\x80\x04", whole[:7], whole[:500], whole[:-1], whole + b"\0")
+  assert whole not in (flipped, other)
+  for damaged in (*cut, flipped, other):
     (tmp_path / "damaged").write_bytes(damaged)
     with pytest.raises(ValueError, match=r"^`path` must be a network that .*damaged'"):
       models.load(tmp_path / "damaged")

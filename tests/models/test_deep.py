@@ -10,9 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from flax.traverse_util import flatten_dict
 
 from kerv_jax import kernels
-from kerv_jax.models import CifarResNet, ResNet18, deep
+from kerv_jax.models import CifarResNet, FastNet, GoogLeNet, LeNet5, ResNet18, deep
 from kerv_jax.models.deep import filters, in_range
 from kerv_jax.nn import KervConv
 
@@ -82,6 +83,24 @@ def test_the_dtype_stays_and_what_will_not_do_is_told():
     deep("l2")  # pyright: ignore
   with pytest.raises(ValueError, match="`features` must be at least 2, to be standardized, got 1"):
     deep(kernels.L2())(1, (3, 3))
+
+
+@pytest.mark.parametrize(("make", "side"), [(LeNet5, 28), (FastNet, 32), (GoogLeNet, 32)])
+def test_every_network_takes_it(make, side):
+  names = ("conv1", "conv2") if make is LeNet5 else ("conv", "stem")
+  image = jax.ShapeDtypeStruct((1, side, side, 3), np.float32)
+  trees = [
+    jax.eval_shape(make(**dict.fromkeys(names, conv)).init, jax.random.key(0), image)
+    for conv in (deep(kernels.Gaussian(0.5), learnable=True), nn.Conv)
+  ]
+  shapes = [
+    {path: leaf.shape for path, leaf in flatten_dict(tree["params"], sep="/").items()}
+    for tree in trees
+  ]
+  widths = {path for path in shapes[0] if path.endswith("/gamma")}
+  assert {path: shape for path, shape in shapes[0].items() if path not in widths} == shapes[1]
+  kernels_of_cnn = {path for path, shape in shapes[1].items() if len(shape) == 4}
+  assert len(widths) >= len(kernels_of_cnn) - 1  # FastNet's whitening is none
 
 
 def trained(model, side, batch=8, steps=100):

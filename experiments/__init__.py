@@ -16,6 +16,8 @@ def load(
 ) -> "Trained":
   """Returns the network that a run has trained, ready to predict; no data set is needed.
 
+  A newer checkpoint that is damaged, and was passed over, is told by a warning.
+
   Args:
     folder: folder of the run.
     checkpoint: the newest; the best, by the validation examples or, in a run without them, by the

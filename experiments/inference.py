@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import json
+import sys
 from typing import Annotated, Literal
 
 import numpy as np
@@ -56,7 +57,7 @@ def predict_command(command: PredictCommand) -> int:
   Raises:
     UsageError: if there is no such run, or an image will not do.
   """
-  network = load(command.run, command.checkpoint)
+  network = load(command.run, command.checkpoint, _say)
   found = pictures(command.images, network.description)
   while part := list(itertools.islice(found, AT_ONCE)):
     names, images = zip(*part, strict=True)
@@ -78,6 +79,10 @@ def export_command(command: ExportCommand) -> int:
   Raises:
     UsageError: if there is no such run, or the file will not do.
   """
-  export(load(command.run, command.checkpoint), command.out, command.format)
+  export(load(command.run, command.checkpoint, _say), command.out, command.format)
   print(f"written: {command.out}")
   return 0
+
+
+def _say(line: str) -> None:
+  print(line, file=sys.stderr)

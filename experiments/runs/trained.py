@@ -1,12 +1,15 @@
 """A run's network, to be used without the data that it was trained on."""
 
+import functools
+import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from experiments.configs.build import build
+from experiments.configs.build import Parts, build
 from experiments.configs.config import TrainConfig, from_dict
 from experiments.configs.identity import identifying
 from experiments.engine import optim
@@ -14,7 +17,7 @@ from experiments.engine.layout import Layout
 from experiments.engine.step import Learner
 from experiments.engine.trainer import Trainer
 from experiments.runs.checkpoints import Checkpoints
-from experiments.runs.continuation import Continuation
+from experiments.runs.continuation import UNSEALED, Continuation
 from experiments.runs.folder import read_config
 from experiments.runs.reading import Checkpoint, check_scoring, restore
 from experiments.runs.record import DamagedError
@@ -24,7 +27,11 @@ _ANY = 1000
 """Steps in an epoch, of which no shape depends."""
 
 
-def load(folder: str | Path, checkpoint: Checkpoint = "newest") -> Trained:
+def load(
+  folder: str | Path,
+  checkpoint: Checkpoint = "newest",
+  say: Callable[[str], object] = warnings.warn,
+) -> Trained:
   """Returns the network that a run has trained; the data set is not touched.
 
   (That of a run of version 0.1, whose checkpoints do not tell what the network sees, is read.)
@@ -32,6 +39,8 @@ def load(folder: str | Path, checkpoint: Checkpoint = "newest") -> Trained:
   Args:
     folder: folder of the run.
     checkpoint: the newest, the best, or that of a step.
+    say: is called with a line for each newer checkpoint that is damaged and was passed over, and
+      one if the run is not sealed.
 
   Raises:
     UsageError: if there is no such run or checkpoint, it is damaged, or it was saved with another
@@ -39,40 +48,37 @@ def load(folder: str | Path, checkpoint: Checkpoint = "newest") -> Trained:
   """
   folder = Path(folder)
   values = read_config(folder)
-  config, options = from_dict(values), identifying(values)
-  layout = Layout()
-  known: list[Description] = []
+  config, layout = from_dict(values), Layout()
+
+  @functools.cache
+  def parts() -> Parts:
+    return build(config, layout)
+
+  def description(trained: Continuation) -> Description:
+    if trained.network is None:
+      return parts().network
+    try:
+      return Description.from_json(trained.network)
+    except ValueError as error:
+      raise DamagedError(f"the record of the run cannot be: {error}") from error
 
   def shapes(checkpoints: Checkpoints) -> Any:
     record = checkpoints.newest_record()
     assert record is not None
-    trained = Continuation.read(record.run, record.step or 0)
-    known[:] = [_description(config, options, layout, trained, folder)]
-    return _shapes(config, known[0])
+    return _shapes(config, description(Continuation.read(record.run, record.step or 0)))
 
-  state = restore(folder, layout, shapes, checkpoint).state
-  variables = {"params": state.params}
-  if state.batch_stats:
-    variables["batch_stats"] = state.batch_stats
-  return Trained(known[0], jax.tree.map(jnp.asarray, variables))
-
-
-def _description(
-  config: TrainConfig,
-  options: dict[str, Any],
-  layout: Layout,
-  trained: Continuation,
-  folder: Path,
-) -> Description:
-  """Returns what the network is and sees, checked against the configuration of the run."""
-  parts = build(config, layout) if trained.network is None else None
-  check_scoring(trained, options, parts.fingerprint if parts else trained.data, folder)
-  if parts:
-    return parts.network
-  try:
-    return Description.from_json(trained.network or "")
-  except ValueError as error:
-    raise DamagedError(f"the record of the run cannot be: {error}") from error
+  restored = restore(folder, layout, shapes, checkpoint)
+  trained = Continuation.read(restored.record, restored.step)
+  data = trained.data if trained.network is not None else parts().fingerprint
+  check_scoring(trained, identifying(values), data, folder)
+  for fault in restored.faults:
+    say(f"damaged checkpoint: {fault}")
+  if trained.config is None:
+    say(UNSEALED)
+  variables = {"params": restored.state.params}
+  if restored.state.batch_stats:
+    variables["batch_stats"] = restored.state.batch_stats
+  return Trained(description(trained), jax.tree.map(jnp.asarray, variables))
 
 
 def _shapes(config: TrainConfig, description: Description) -> Any:

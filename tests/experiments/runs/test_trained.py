@@ -93,6 +93,33 @@ def test_the_best_of_a_run_that_was_never_evaluated_is_an_error(tmp_path):
     experiments.load(tmp_path / "run", "best")
 
 
+def test_a_damaged_checkpoint_is_told_and_the_one_before_it_used(trained, tmp_path, capsys):
+  folder = tmp_path / "run"
+  shutil.copytree(trained[0], folder)
+  shutil.rmtree(folder / "checkpoints" / "21" / "state")
+  with pytest.warns(UserWarning, match="damaged checkpoint: .*/checkpoints/21: .* is missing"):
+    network = experiments.load(folder)
+  wanted = experiments.load(trained[0], 14).variables
+  jax.tree.map(np.testing.assert_array_equal, network.variables, wanted)
+  np.save(tmp_path / "a.npy", trained[1][:1])
+  assert main(["predict", str(folder), str(tmp_path / "a.npy")]) == 0
+  assert re.fullmatch("damaged checkpoint: .* is missing\n", capsys.readouterr().err)
+
+
+def test_a_checkpoint_from_before_a_change_is_not_shown_what_came_after(tmp_path):
+  config = runs.config(runs.write_data(tmp_path), tmp_path / "run", epochs=2, stop_after=1)
+  run.train(config, console=Console(file=io.StringIO()))
+  changed = dataclasses.replace(
+    config,
+    data=dataclasses.replace(config.data, normalisation="channel"),
+    run=dataclasses.replace(config.run, stop_after=None, accept_changes=True),
+  )
+  run.train(changed, console=Console(file=io.StringIO()))
+  assert experiments.load(tmp_path / "run", 14).description.mean != (0.0,)
+  with pytest.raises(UsageError, match='normalisation` was "unit", now "channel"'):
+    experiments.load(tmp_path / "run", 7)
+
+
 def test_images_are_predicted_from_files_folders_and_arrays(trained, tmp_path, capsys):
   folder, images, _ = trained
   wanted = experiments.load(folder).predict(images[:3])

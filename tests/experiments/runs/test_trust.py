@@ -494,7 +494,8 @@ def test_run_of_version_0_1_goes_on_and_is_evaluated(tmp_path, monkeypatch):
   result = evaluate("run")
   assert (result["step"], result["sealed"]) == (7, False)
   assert result["accuracy"] == row["test_accuracy"]
-  network = load("run")  # what it saw is told by its data set, since no checkpoint tells
+  with pytest.warns(UserWarning, match=UNSEALED):
+    network = load("run")  # what it saw is told by its data set, since no checkpoint tells
   assert network.description.image_shape == (12, 12, 1)
   with np.load("blobs.npz") as data:
     hits = network.predict(data["x_test"]).argmax(-1) == data["y_test"]

@@ -43,6 +43,10 @@ The term's is what it and its derivatives take on as many pairs, fused, in a cac
 """
 PAIRS_OUTPUTS = 1
 """Arrays of the output's size that its scratch memory may have beyond L1's."""
+GROUPED = 0.3
+"""Of a convolution's time, what GROUPED_KERNELS may take on GROUPED_SHAPES."""
+GROUPED_KERNELS = ("polynomial", "Gaussian")
+GROUPED_SHAPES = ("depthwise", "8 groups")
 AGAINST_TORCH = 20.0
 """Times as fast, and times less memory, than unfold and broadcast, where images are large."""
 TORCH_SHAPES = ("CIFAR stem", "CIFAR middle", "ResNet-50 middle")
@@ -104,6 +108,12 @@ def failures(
         and "temp_bytes" in row
         and row["temp_bytes"] > allowed_bytes(target, row)
       ]
+  found += [
+    f"{r['rival']}, {r['shape']}: time {r['ratio']:.2f} of a convolution's; the target is {GROUPED}"
+    for r in rows
+    if r["mode"] == MODE and r["rival"] in GROUPED_KERNELS and r["shape"] in GROUPED_SHAPES
+    if r.get("ratio", 0) > noise * GROUPED
+  ]
   return found + _additive_failures(rows, noise) + _torch_failures(rows, peaks, noise)
 
 

@@ -36,7 +36,7 @@ def total(term: Term, operands: Operands, reduction: Reduction, geo: Geometry) -
   for number, tap in enumerate(geo.taps):
     if geo.channels > _FEW_CHANNELS and number and number % _abreast(geo) == 0:
       operands, result = lax.optimization_barrier((operands, result))
-    part = reduction.over(term(*_seen(operands, geo, tap)), -2)
+    part = reduction.over(term(*seen(operands, geo, tap)), -2)
     result = part if result is None else reduction.combine(result, part)
   return jax.tree.map(lambda value: value.reshape(geo.out_shape), result)
 
@@ -66,7 +66,7 @@ def cotangents(
   for number, tap in enumerate(geo.taps):
     if number and number % _abreast(geo) == 0:
       operands, others, g, lhs = lax.optimization_barrier((operands, others, g, lhs))
-    dx, dw, dp = _pulled_back(term, _seen(operands, geo, tap), _seen(others, geo, tap), g)
+    dx, dw, dp = _pulled_back(term, seen(operands, geo, tap), seen(others, geo, tap), g)
     _, first, last = tap
     dx = dx.reshape(geo.batch, *geo.out_spatial, geo.groups * geo.channels)
     pads = [
@@ -101,7 +101,7 @@ def _abreast(geo: Geometry) -> int:
   return -(-math.prod(geo.window) // _STEPS)
 
 
-def _seen(operands: Operands, geo: Geometry, tap: Any) -> Any:
+def seen(operands: Operands, geo: Geometry, tap: Any) -> Any:
   """The operands that a tap of the window sees, which broadcast.
 
   Their axes are (batch, *out_spatial, groups, channels, features).

@@ -138,7 +138,7 @@ def cotangents(
         def add_row(row: Array, parts: Any) -> Any:
           a = row_of(x, row)[:, None]
           y = tuple(row_of(y, row)[None] for y in outs)
-          found = _to_filters(term, a, (w, *ws), p, y, row_of(g, row)[None], full)
+          found = to_each_pair(term, a, (w, *ws), p, y, row_of(g, row)[None], full)
           return jax.tree.map(jnp.add, parts, found)
 
         zeros = jnp.zeros(full, x.dtype) + zero(x, w, g)
@@ -177,7 +177,7 @@ def _to_input(term: Term, x: Array, w: Any, params: Any, outs: Any, g: Array) ->
 
 
 @functools.partial(jax.jit, static_argnums=(0, 6), inline=True)
-def _to_filters(
+def to_each_pair(
   term: Term, x: Array, w: Any, params: Any, outs: Any, g: Array, pairs: tuple[Any, ...]
 ) -> tuple[Array, tuple[Array, ...]]:
   """The cotangents of filters and of parameters, before their sum over positions."""

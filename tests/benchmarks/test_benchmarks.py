@@ -201,6 +201,13 @@ def test_memory_has_no_margin():
   assert len(targets.failures(more, [])) == 3
 
 
+def test_products_in_groups_have_a_target():
+  rows = [row("Gaussian", "depthwise", 0.31), row("L1", "depthwise", 0.9)]
+  (line,) = targets.failures(rows, [], noise=1.0)
+  assert line == "Gaussian, depthwise: time 0.31 of a convolution's; the target is 0.3"
+  assert targets.failures(rows, []) == []
+
+
 def test_additive_kernels_are_held_to_l1_and_their_own_term():
   def beside(kernel, ratio, temp):
     sizes = {"out_bytes": 100, "in_bytes": 10, "baseline_temp_bytes": 0}

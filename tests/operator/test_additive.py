@@ -159,6 +159,28 @@ def test_a_maximum_s_derivative_goes_to_the_first_window_position_and_channel():
   np.testing.assert_array_equal(dw[1, 0], [[4, 4, 4], [0, 0, 0]])
 
 
+@pytest.mark.parametrize(
+  "kernel",
+  [kernels.L1(), kernels.Polynomial(), kernels.Huber(0.8), kernels.Minkowski(2.5), MaxWave(0.7)],
+  ids=name,
+)
+def test_every_channel_a_group_of_its_own(kernel):
+  options = {"feature_group_count": 4, "window_strides": (2, 1), "rhs_dilation": (1, 2)}
+  with jax.enable_x64(True):
+    lhs, rhs = operands((2, 7, 6, 4), (3, 2, 1, 4), dtype="float64")
+    several = jax.tree.map(lambda v: v * jnp.array([1.0, 1.2, 0.8, 0.9]), kernel)
+    single = jax.tree.map(jnp.float64, kernel)
+
+    @functools.partial(jax.jit, static_argnums=1)
+    def both(kernel, method):
+      run = functools.partial(kerv, method=method, **options)
+      out, pull = jax.vjp(run, lhs, rhs, kernel)
+      return out, pull(jnp.cos(jnp.arange(out.size, dtype=out.dtype)).reshape(out.shape))
+
+    for hyperparameters in (single, several):
+      close(both(hyperparameters, "auto"), both(hyperparameters, "patches"), 1e-9)
+
+
 def test_an_exponent_that_is_known_gives_what_any_does():
   lhs, rhs = operands()
   rhs = rhs.at[..., 0].set(0.0)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from experiments.depth.kernels import convolution
-from experiments.depth.stacks import COMPILER, FIGURES, finite, left, values
+from experiments.depth.stacks import FIGURES, compiler, finite, left, values
 from experiments.engine.optim import cross_entropy
 from kerv_jax import models
 
@@ -70,7 +70,7 @@ def measure(name: str, kernel: str, way: str, *, seeds: int = 3) -> list[dict[st
     gradient, found = jax.grad(loss, has_aux=True)(variables["params"])
     return found, {path: _norm(gradient, path) for path in found}
 
-  program, rows = jax.jit(one, compiler_options=COMPILER), []
+  program, rows = jax.jit(one, compiler_options=compiler()), []
   paths = list(jax.eval_shape(one, jax.random.key(0))[0])  # jit sorts them
   for seed in range(seeds):
     found, gradient = program(jax.random.key(seed))

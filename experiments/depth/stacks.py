@@ -17,9 +17,12 @@ from kerv_jax.models._layers import BatchNorm
 
 FEATURES, WINDOW = 16, (3, 3)
 FAN_IN = FEATURES * math.prod(WINDOW)
-COMPILER = {"xla_backend_optimization_level": 1} if jax.default_backend() == "cpu" else {}
-"""A program that runs once takes most of its time to be optimized."""
 FIGURES = ("raw", "positions", "features")
+
+
+def compiler() -> dict[str, Any]:
+  """Returns options for a program that runs once, and takes most of its time to be optimized."""
+  return {"xla_backend_optimization_level": 1} if jax.default_backend() == "cpu" else {}
 
 
 class _Layer(nn.Module):
@@ -134,7 +137,7 @@ def measure(
     return found | {"gradient": jnp.sqrt(jnp.sum(jnp.square(filters), range(1, filters.ndim)))}
 
   keys = jax.vmap(jax.random.key)(jnp.arange(seeds))
-  program = jax.jit(one, compiler_options=COMPILER)
+  program = jax.jit(one, compiler_options=compiler())
   found = {depth: jax.tree.map(np.asarray, program(keys, depth)) for depth in depths}
   return [
     {"seed": seed}

@@ -593,8 +593,21 @@ def test_memory_is_a_convolutions_and_a_few_outputs(target, kernel, shape):
   assert allowed < 4 * layout.terms / 4  # far from what broadcasting patches would take
 
 
-@pytest.mark.parametrize("kernel", rivals.ADDITIVE)
-def test_memory_of_an_additive_kernel_is_that_of_l1_and_one_output(kernel):
-  layout = SHAPES["LeNet conv2"]
+FEW_CHANNELS = pytest.mark.xfail(
+  strict=True, reason="of few channels L1 keeps little: what the terms are reduced to is more"
+)
+
+
+@pytest.mark.parametrize(
+  ("kernel", "shape"),
+  [
+    *((kernel, "LeNet conv2") for kernel in rivals.ADDITIVE),
+    ("Huber", "CIFAR stem"),
+    pytest.param("Chebyshev", "CIFAR stem", marks=FEW_CHANNELS),
+    pytest.param("Minkowski", "CIFAR stem", marks=FEW_CHANNELS),
+  ],
+)
+def test_memory_of_an_additive_kernel_is_that_of_l1_and_one_output(kernel, shape):
+  layout = SHAPES[shape]
   beyond = (temp_bytes(kernel, layout) - temp_bytes("L1", layout)) / (4 * math.prod(layout.out))
   assert round(beyond, 2) <= targets.PAIRS_OUTPUTS

@@ -34,6 +34,8 @@ def pictures(paths: Sequence[str | Path], network: Description) -> Iterator[Pict
     UsageError: if there is nothing to read, or an image cannot be read, or is of another size or
       number of channels than the network's.
   """
+  if not paths:
+    raise UsageError(f"`{_OPTION}` must be one file or folder at least, got none")
   for path in map(Path, paths):
     if path.is_dir():
       for file in _of_folder(path):

@@ -186,7 +186,9 @@ def test_images_that_will_not_do_are_a_line(trained, tmp_path, capsys, name, con
   assert printed.out == ""
 
 
-def test_a_folder_without_images_is_a_line(trained, tmp_path, capsys):
+def test_no_images_are_a_line(trained, tmp_path, capsys):
+  assert main(["predict", str(trained[0])]) == 2
+  assert "error: `IMAGES` must be one file or folder at least" in capsys.readouterr().err
   assert main(["predict", str(trained[0]), str(tmp_path)]) == 2
   assert "which has none" in capsys.readouterr().err
 

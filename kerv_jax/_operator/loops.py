@@ -43,10 +43,7 @@ def total(term: Term, operands: Operands, reduction: Reduction, geo: Geometry) -
   count = math.prod(geo.window) * geo.channels
   starts = np.repeat(layout.starts, geo.channels, axis=0)
   starts[:, 1] = np.tile(np.arange(geo.channels), count // geo.channels)
-  block = count
-  if count > _TERMS:
-    block = _divisor(count, _TERMS)
-    block = _TERMS if 2 * block < _TERMS else block
+  block = _terms_at_once(count)
 
   def of_group(operands: Operands) -> Any:
     weights = [w.reshape(count, -1) for w in operands.rhs]
@@ -196,6 +193,15 @@ def _block(geo: Geometry, rows: Rows) -> int:
     return 1
   divisors = (n for n in range(1, geo.channels + 1) if geo.channels % n == 0)
   return max(n for n in divisors if n == 1 or n * rows.lanes <= rows.space)
+
+
+def _terms_at_once(count: int) -> int:
+  """How many of the terms are a loop body: about `_TERMS`, and a divisor of theirs if there is one.
+
+  What is left over would be fused, with all that it needs, into each of what uses the result.
+  """
+  near = [n for n in range(-(-_TERMS // 2), 2 * _TERMS) if count % n == 0]
+  return min(near, key=lambda n: (abs(n - _TERMS), n), default=_TERMS)
 
 
 def _divisor(number: int, most: int) -> int:

@@ -106,9 +106,10 @@ def _ratio(values: Sequence[float | None]) -> float:
 
 
 def _number(values: Sequence[float]) -> str:
-  """The median with two digits; a dash where it is no number."""
-  known = [math.inf if math.isnan(value) else value for value in values]
-  middle = statistics.median(known) if known else math.inf
+  """The median with two digits; a dash where it is no number; nothing where nothing is known."""
+  if not values:
+    return ""
+  middle = statistics.median([math.inf if math.isnan(value) else value for value in values])
   return f"{middle:.2g}" if math.isfinite(middle) else "-"
 
 
@@ -120,6 +121,13 @@ def _kernels(rows: Sequence[Row]) -> list[str]:
   return list(dict.fromkeys(row["kernel"] for row in rows if row["kernel"] in KERNELS))
 
 
+_ORDER = (
+  ("default", False),
+  ("default", True),
+  ("in range", True),
+  ("deep", False),
+  ("deep", True),
+)
 _RECIPE = {"way": "deep", "norm": True, "relu": False}
 _MEASURES: tuple[Callable[[Row], float], ...] = (
   lambda row: size(row, DEPTH),
@@ -158,14 +166,14 @@ def _by_depth(rows: Sequence[Row]) -> str:
 
 
 def _ways(rows: Sequence[Row]) -> str:
-  ways = list(dict.fromkeys((row["way"], row["norm"]) for row in rows if not row["relu"]))
+  ways = sorted({(row["way"], row["norm"]) for row in rows}, key=lambda each: _ORDER.index(each))
   body = []
   for name in ["convolution", *_kernels(rows)]:
     cells = [name]
     for way, norm in ways:
       found = _of(rows, kernel=name, way=way, norm=norm, relu=False)
       shown = [_number([of(row) for row in found]) for of in reversed(_MEASURES[1:])]
-      cells.append(", ".join(shown) if found else "")
+      cells.append(", ".join(filter(None, shown)))
     body.append(cells)
   return table(["kernel", *(f"{way}{', BN' if norm else ''}" for way, norm in ways)], body)
 

@@ -16,8 +16,8 @@ LEFT, SIZES, GRADIENTS = 0.3, (0.3, 3.0), (0.1, 10.0)
 
 _HEAD = """# Networks of kervolutions at the start of training
 
-Made by `python -m experiments depth`. What to do, and why: [docs/deep.md](../../docs/deep.md); what
-comes of training such networks: [README.md](README.md).
+Made by `python -m experiments depth`. What to do, and why: [docs/deep.md](../../docs/deep.md);
+what comes of training such networks: `python -m experiments study depth`.
 
 Plain stacks are 3x3 layers of 16 features, zero padded, on 8 normal inputs of 8x8; each cell is the
 median of three seeds. *Size*: standard deviation of what leaves the kernel function, over that of
@@ -35,8 +35,8 @@ and batch normalization. The default is a `KervConv` with neither."""
 _PARTS = f"""What each part does, at depth {DEPTH}: gradient, and apart. *In range*: filters and
 width as `deep` has them, without the standardization over features. BN: batch normalization."""
 
-_RELU = f"""A ReLU before each layer takes the inputs out of the assumption, and half of the
-gradient's square with it, for convolutions as well; gradient at depth {DEPTH}, with batch
+_RELU = f"""A ReLU before each layer takes the inputs out of the assumption, and lets gradients grow
+towards the first layers, for convolutions as well; gradient at depth {DEPTH}, with batch
 normalization. So a plain stack of kervolutions should have none: they are nonlinear without."""
 
 _ASSUMED = """`for_kernel` assumes independent inputs of mean 0 and variance 1. Variance of inner

@@ -43,8 +43,8 @@ difference, and where that nears 1 the gradient is lost. Inputs and filters are
 `offset + difference * N(0, 1)`, all of them close to each other, in float32: largest error of the
 filters' gradient over its largest value, of the sum of the distances weighted with N(0, 1) noise.
 Where such an offset is real, take it off inputs and filters: no distance changes.
-`Minkowski(2.0)` and `method="patches"` have no such error, at twice the time of L1 and at that of
-patches.
+`Minkowski(2.0)` and `method="patches"` have no such error, but take two to three times as
+long as L1, and what patches take.
 
 """
 

@@ -182,7 +182,8 @@ class L2(SquaredDistanceKernel):
 
   The derivative at ``x == w`` is taken as 0.  The squares must be within the range of the dtype,
   for float32 the differences between about 1e-19 and 1e19: below, the value is 0; above, it is
-  infinite with derivative 0.  ``Minkowski(2.0)`` has no such bounds, at twice the time of L1.
+  infinite with derivative 0.  ``Minkowski(2.0)`` has no such bounds, at two to three times the
+  time of L1.
 
   Attributes:
     squared: True leaves out the square root; static.

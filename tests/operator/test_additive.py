@@ -355,7 +355,9 @@ def test_memory_is_that_of_an_absolute_distance_and_what_was_reduced(kernel):
 
   found, out = temp(kernel)
   # A smooth maximum and a norm keep the largest term, an extreme value which pair attains it.
-  assert found <= temp(kernels.L1())[0] + 1.01 * out
+  # With JAX 0.12 a smooth maximum keeps one more.
+  more = 2.01 if kernel.reduction == "logsumexp" and jax.__version_info__ >= (0, 12) else 1.01
+  assert found <= temp(kernels.L1())[0] + more * out
 
 
 # Layers

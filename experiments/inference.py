@@ -1,17 +1,19 @@
 """The commands `predict` and `export`."""
 
 import dataclasses
-import itertools
 import json
 import sys
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import numpy as np
 import tyro
 
-from experiments.data.pictures import pictures
+from experiments import UsageError
+from experiments.data.pictures import Picture, pictures
 from experiments.runs.exports import FormatName, export
-from experiments.runs.trained import load
+from experiments.runs.trained import read
+from kerv_jax.models import Trained
 
 AT_ONCE = 256
 """Images that are predicted at a time."""
@@ -57,13 +59,18 @@ def predict_command(command: PredictCommand) -> int:
   Raises:
     UsageError: if there is no such run, or an image will not do.
   """
-  network = load(command.run, command.checkpoint, _say)
-  found = pictures(command.images, network.description)
-  while part := list(itertools.islice(found, AT_ONCE)):
-    names, images = zip(*part, strict=True)
-    for name, row in zip(names, network.predict(np.stack(images)), strict=True):
-      best = int(np.argmax(row))
-      print(json.dumps({"image": name, "class": best, "probability": round(float(row[best]), 6)}))
+  network = _read(command)
+  part: list[Picture] = []
+  try:
+    for picture in pictures(command.images, network.description):
+      part.append(picture)
+      if len(part) == AT_ONCE:
+        _predict(network, part)
+        part = []
+  except UsageError:  # after the images before the one that will not do
+    _predict(network, part)
+    raise
+  _predict(network, part)
   return 0
 
 
@@ -79,9 +86,26 @@ def export_command(command: ExportCommand) -> int:
   Raises:
     UsageError: if there is no such run, or the file will not do.
   """
-  export(load(command.run, command.checkpoint, _say), command.out, command.format)
+  export(_read(command), command.out, command.format)
   print(f"written: {command.out}")
   return 0
+
+
+def _read(command: PredictCommand | ExportCommand) -> Trained:
+  """The network of a run; which checkpoint it is of goes to standard error."""
+  step, network = read(command.run, command.checkpoint, _say)
+  _say(f"checkpoint: step {step} of {command.run}")
+  return network
+
+
+def _predict(network: Trained, part: Sequence[Picture]) -> None:
+  """Prints a line for each image."""
+  if not part:
+    return
+  names, images = zip(*part, strict=True)
+  for name, row in zip(names, network.predict(np.stack(images)), strict=True):
+    best = int(np.argmax(row))
+    print(json.dumps({"image": name, "class": best, "probability": round(float(row[best]), 6)}))
 
 
 def _say(line: str) -> None:

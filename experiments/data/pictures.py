@@ -13,6 +13,8 @@ from experiments.data.npz import read_array
 from kerv_jax.models import Description
 
 ARRAYS = ".npy", ".npz"
+SUFFIXES = ".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"
+"""Of the files that are taken of a folder; one that is named may have any."""
 _OPTION = "IMAGES"
 _MODES = {1: ("L", "1"), 3: ("RGB", "P")}
 """What Pillow calls images of so many channels."""
@@ -25,9 +27,9 @@ def pictures(paths: Sequence[str | Path], network: Description) -> Iterator[Pict
   """Yields the images of files, each as a network sees it but for the normalisation.
 
   Args:
-    paths: image files; folders, of which all image files are taken, by name; `.npy` files of one
-      array, and `.npz` files of one array or with `x_test`: uint8 images, (number, height, width,
-      channels), or (number, height, width) of one channel.
+    paths: image files; folders, of which files with one of `SUFFIXES` are taken, by name; `.npy`
+      files of one array, and `.npz` files of one array or with `x_test`: uint8 images, (number,
+      height, width, channels), or (number, height, width) of one channel.
     network: description of the network.
 
   Raises:
@@ -36,6 +38,8 @@ def pictures(paths: Sequence[str | Path], network: Description) -> Iterator[Pict
   """
   if not paths:
     raise UsageError(f"`{_OPTION}` must be one file or folder at least, got none")
+  if "" in paths:  # which to pathlib is the folder of the process
+    raise UsageError(f"`{_OPTION}` must be files or folders, got ''")
   for path in map(Path, paths):
     if path.is_dir():
       for file in _of_folder(path):
@@ -50,8 +54,8 @@ def pictures(paths: Sequence[str | Path], network: Description) -> Iterator[Pict
 
 def _of_folder(folder: Path) -> list[Path]:
   """Returns the image files in a folder, by name."""
-  known = Image.registered_extensions()
-  files = [path for path in sorted(folder.iterdir()) if path.suffix.lower() in known]
+  found = sorted(folder.iterdir())
+  files = [path for path in found if path.suffix.lower() in SUFFIXES and path.is_file()]
   if not files:
     raise UsageError(f"`{_OPTION}` must be images, got the folder {str(folder)!r}, which has none")
   return files

@@ -123,6 +123,23 @@ class Checkpoints:
     scored = [step for step in steps if step in self._scores]
     return max(scored, key=lambda step: (self._scores[step], step), default=None)
 
+  def find_best(self) -> tuple[int | None, list[str]]:
+    """Returns the step that `best_step` was when the newest record was written, there or not.
+
+    Returns:
+      The step, or None if none has a score; and for each newer checkpoint that could be better, but
+      is gone or has a damaged record, how.
+
+    Raises:
+      DamagedError: if the best is gone, or there are checkpoints and none has an undamaged record.
+    """
+    record, faults = self._newest_record()
+    scores = {} if record is None else _scores(record)
+    step = max(scores, key=lambda step: (scores[step], step), default=None)
+    if step is not None and step not in self.steps:
+      raise DamagedError(f"{self.root}: there is no checkpoint of step {step}, which was the best")
+    return step, self._seals.missing(max(self.steps, default=-1)) + faults
+
   def save(self, step: int, state: Any, record: dict[str, Any], score: float | None) -> None:
     """Writes a checkpoint, in the background; waits for the one before it.
 
@@ -238,17 +255,21 @@ class Checkpoints:
     Raises:
       DamagedError: if there are checkpoints and none has an undamaged record.
     """
-    faults = []
+    return self._newest_record()[0]
+
+  def _newest_record(self) -> tuple[Record | None, list[str]]:
+    """The newest record that is undamaged, and what is wrong with each newer one."""
+    faults: list[str] = []
     for step in self.steps[::-1]:
       folder = self.root / str(step)
       try:
         record, _ = unpack(self._store.record(step), folder)
-        return dataclasses.replace(record, step=step)  # which version 0.1 does not tell
+        return dataclasses.replace(record, step=step), faults  # version 0.1 tells no step
       except Exception as error:  # of many types, as Orbax meets the damage
         faults.append(f"{folder}: {one_line(error)}")
     if faults:
       raise DamagedError("\n".join(faults))
-    return None
+    return None, []
 
   def _read(self, step: int, target: Any) -> tuple[Any, Record]:
     """The arrays and the record, checked against their digest."""

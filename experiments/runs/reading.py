@@ -1,5 +1,6 @@
 """Reading a checkpoint of a run that may be live."""
 
+import contextlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -13,6 +14,9 @@ from experiments.runs.record import DamagedError
 
 Checkpoint = Literal["newest", "best"] | int
 """Which checkpoint of a run: the newest, the best, or that of a step."""
+
+_TRIES = 10
+"""Times that the folder of a live run is opened, at most."""
 
 
 def restore(
@@ -31,7 +35,7 @@ def restore(
   """
   seen: list[int] = []
   while True:
-    checkpoints = Checkpoints(folder, layout, read_only=True)
+    checkpoints = _open(folder, layout)
     before, seen = seen, checkpoints.steps
     try:
       restored = _restore(checkpoints, folder, shapes, checkpoint)
@@ -64,6 +68,14 @@ def check_scoring(
     raise UsageError(f"{folder / CONFIG} is not what was trained with: {error}") from None
 
 
+def _open(folder: Path, layout: Layout) -> Checkpoints:
+  """Opens the checkpoints; again, if a live run has removed a folder after it was listed."""
+  for _ in range(_TRIES - 1):
+    with contextlib.suppress(FileNotFoundError):
+      return Checkpoints(folder, layout, read_only=True)
+  return Checkpoints(folder, layout, read_only=True)
+
+
 def _restore(
   checkpoints: Checkpoints,
   folder: Path,
@@ -76,13 +88,13 @@ def _restore(
     raise UsageError(f"the run in {str(folder)!r} has no complete checkpoint yet")
   if isinstance(checkpoint, int) and checkpoint not in steps:
     raise UsageError(f"`--checkpoint` must be newest, best or one of {steps}, got {checkpoint}")
-  step = checkpoint if isinstance(checkpoint, int) else None
+  step, unknown = (checkpoint, []) if isinstance(checkpoint, int) else (None, [])
   if checkpoint == "best":
-    step = checkpoints.best_step
+    step, unknown = checkpoints.find_best()
     if step is None:
       raise UsageError(
         f"`--checkpoint` best: none of the run in {str(folder)!r} has been evaluated yet"
       )
   restored = checkpoints.restore(shapes(checkpoints), step)
   assert restored is not None
-  return restored
+  return restored._replace(faults=(*unknown, *restored.faults))

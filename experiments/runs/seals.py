@@ -1,5 +1,6 @@
 """Seals: a SHA-256 beside each file of a checkpoint, to say which of them is damaged."""
 
+import os
 from pathlib import Path
 
 from experiments.common.digests import file_digest
@@ -62,9 +63,10 @@ class Seals:
 
   def irregular(self) -> str | None:
     """Returns what is neither a file nor a folder, which to read might wait for ever, and how."""
-    for path in self.root.rglob("*"):
-      if not (path.is_file() or path.is_dir()):
-        return f"{path} is not a regular file"
+    for folder, folders, files in os.walk(self.root):  # a live run may remove what it has listed
+      for path in (Path(folder, name) for name in (*folders, *files)):
+        if not (path.is_file() or path.is_dir()) and os.path.lexists(path):
+          return f"{path} is not a regular file"
     return None
 
   @property

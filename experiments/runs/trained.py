@@ -27,12 +27,25 @@ _ANY = 1000
 """Steps in an epoch, of which no shape depends."""
 
 
-def load(
+def load(folder: str | Path, checkpoint: Checkpoint = "newest") -> Trained:
+  """Returns the network that a run has trained; what is wrong on the way is warned of.
+
+  Args:
+    folder: folder of the run.
+    checkpoint: the newest, the best, or that of a step.
+
+  Raises:
+    UsageError: as `read` does.
+  """
+  return read(folder, checkpoint, warnings.warn)[1]
+
+
+def read(
   folder: str | Path,
-  checkpoint: Checkpoint = "newest",
-  say: Callable[[str], object] = warnings.warn,
-) -> Trained:
-  """Returns the network that a run has trained; the data set is not touched.
+  checkpoint: Checkpoint,
+  say: Callable[[str], object],
+) -> tuple[int, Trained]:
+  """Returns the step of a checkpoint, and its network; the data set is not touched.
 
   (That of a run of version 0.1, whose checkpoints do not tell what the network sees, is read.)
 
@@ -72,13 +85,13 @@ def load(
   data = trained.data if trained.network is not None else parts().fingerprint
   check_scoring(trained, identifying(values), data, folder)
   for fault in restored.faults:
-    say(f"damaged checkpoint: {fault}")
+    say(f"damaged checkpoint: {fault}; that of step {restored.step} is used")
   if trained.config is None:
     say(UNSEALED)
   variables = {"params": restored.state.params}
   if restored.state.batch_stats:
     variables["batch_stats"] = restored.state.batch_stats
-  return Trained(description(trained), jax.tree.map(jnp.asarray, variables))
+  return restored.step, Trained(description(trained), jax.tree.map(jnp.asarray, variables))
 
 
 def _shapes(config: TrainConfig, description: Description) -> Any:

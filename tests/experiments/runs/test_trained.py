@@ -3,6 +3,7 @@
 import dataclasses
 import io
 import json
+import os
 import re
 import shutil
 import sys
@@ -26,6 +27,7 @@ from experiments.engine.trainer import Trainer
 from experiments.runs import run
 from experiments.runs.checkpoints import Checkpoints
 from experiments.runs.evaluation import evaluate
+from experiments.runs.store import Store
 from kerv_jax import models
 from kerv_jax.models import Description
 from tests import runs
@@ -93,17 +95,75 @@ def test_the_best_of_a_run_that_was_never_evaluated_is_an_error(tmp_path):
     experiments.load(tmp_path / "run", "best")
 
 
-def test_a_damaged_checkpoint_is_told_and_the_one_before_it_used(trained, tmp_path, capsys):
+@pytest.mark.parametrize("lost", ["checkpoints/21/state", "checkpoints/21"])
+@pytest.mark.parametrize("checkpoint", ["newest", "best"])
+def test_a_lost_checkpoint_is_told_and_that_which_is_used(
+  trained, tmp_path, capsys, lost, checkpoint
+):
   folder = tmp_path / "run"
   shutil.copytree(trained[0], folder)
-  shutil.rmtree(folder / "checkpoints" / "21" / "state")
-  with pytest.warns(UserWarning, match="damaged checkpoint: .*/checkpoints/21: .* is missing"):
-    network = experiments.load(folder)
-  wanted = experiments.load(trained[0], 14).variables
-  jax.tree.map(np.testing.assert_array_equal, network.variables, wanted)
+  shutil.rmtree(folder / lost)
+  step = {"newest": 14, "best": 7}[checkpoint]
   np.save(tmp_path / "a.npy", trained[1][:1])
-  assert main(["predict", str(folder), str(tmp_path / "a.npy")]) == 0
-  assert re.fullmatch("damaged checkpoint: .* is missing\n", capsys.readouterr().err)
+  command = ["predict", str(folder), str(tmp_path / "a.npy"), "--checkpoint", checkpoint]
+  assert main(command) == 0
+  *faults, used = capsys.readouterr().err.splitlines()
+  assert used == f"checkpoint: step {step} of {folder}"
+  if (lost, checkpoint) == ("checkpoints/21/state", "best"):
+    assert not faults  # its record tells that it is not the best
+    return
+  (fault,) = faults
+  how = "/21: .* is missing" if "state" in lost else ": there is no checkpoint of step 21, though"
+  assert re.match(f"damaged checkpoint: .*/checkpoints{how}.*; that of step {step} is used", fault)
+  assert len(evaluate(folder, checkpoint=checkpoint)["damaged"]) == 1
+  with pytest.warns(UserWarning, match=f"damaged checkpoint: .*; that of step {step} is used"):
+    network = experiments.load(folder, checkpoint)
+  wanted = experiments.load(trained[0], step).variables
+  jax.tree.map(np.testing.assert_array_equal, network.variables, wanted)
+
+
+def test_the_best_that_is_gone_is_an_error_and_no_other_is_the_best(trained, tmp_path, capsys):
+  folder = tmp_path / "run"
+  shutil.copytree(trained[0], folder)
+  shutil.rmtree(folder / "checkpoints" / "7")
+  (folder / "digests" / "7.sha256").unlink()  # as the next save would do
+  for command in (["eval", str(folder)], ["predict", str(folder), "a.png"]):
+    assert main([*command, "--checkpoint", "best"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.fullmatch(
+      "error: damaged: .*there is no checkpoint of step 7, which was the .*", line
+    )
+  with pytest.raises(UsageError, match="there is no checkpoint of step 7, which was the best"):
+    experiments.load(folder, "best")
+  assert evaluate(folder)["step"] == 21
+
+
+def test_a_folder_that_goes_away_while_it_is_read_is_no_error(trained, tmp_path, monkeypatch):
+  """A live run gives its temporary folders their names, and removes old checkpoints."""
+  folder = tmp_path / "run"
+  shutil.copytree(trained[0], folder)
+  scan, step = os.scandir, folder / "checkpoints" / "22.orbax-checkpoint-tmp"
+
+  def vanishing(path="."):
+    if os.fspath(path) == str(step):
+      step.rmdir()
+    return scan(path)
+
+  step.mkdir()
+  monkeypatch.setattr(os, "scandir", vanishing)
+  assert evaluate(folder)["step"] == 21
+  assert not step.exists()
+  monkeypatch.undo()
+  init, calls = Store.__init__, []
+
+  def gone(self, *arguments, **options):
+    calls.append(1)
+    if len(calls) == 1:
+      raise FileNotFoundError("22.orbax-checkpoint-tmp")
+    init(self, *arguments, **options)
+
+  monkeypatch.setattr(Store, "__init__", gone)
+  assert evaluate(folder)["step"] == 21
 
 
 def test_a_checkpoint_from_before_a_change_is_not_shown_what_came_after(tmp_path):
@@ -126,7 +186,9 @@ def test_images_are_predicted_from_files_folders_and_arrays(trained, tmp_path, c
   (tmp_path / "pictures").mkdir()
   for i, image in enumerate(images[:3]):
     Image.fromarray(image[..., 0]).save(tmp_path / "pictures" / f"{i}.png")
-  (tmp_path / "pictures" / "notes.txt").write_text("no image")
+  for name in ("notes.txt", "notes.pdf"):  # Pillow writes the latter, but does not read it
+    (tmp_path / "pictures" / name).write_text("no image")
+  (tmp_path / "pictures" / "x.png").mkdir()
   np.save(tmp_path / "a.npy", images[:3])
   np.savez(tmp_path / "one.npz", images[:3, ..., 0])
   np.savez(tmp_path / "set.npz", x_test=images[:3], y_test=np.zeros(3))
@@ -182,8 +244,19 @@ def test_images_that_will_not_do_are_a_line(trained, tmp_path, capsys, name, con
     write(tmp_path / name, content)
   assert main(["predict", str(trained[0]), str(tmp_path / name)]) == 2
   printed = capsys.readouterr()
-  assert re.fullmatch(f"error: `IMAGES`:? {message}.*\n", printed.err)
+  assert re.fullmatch(f"checkpoint: .*\nerror: `IMAGES`:? {message}.*\n", printed.err)
   assert printed.out == ""
+
+
+def test_images_before_one_that_will_not_do_are_predicted(trained, tmp_path, capsys):
+  folder, images, _ = trained
+  np.save(tmp_path / "a.npy", images[:2])
+  Image.new("RGB", (12, 12)).save(tmp_path / "b.png")
+  assert main(["predict", str(folder), *(str(tmp_path / name) for name in ("a.npy", "b.png"))]) == 2
+  printed = capsys.readouterr()
+  rows = [json.loads(line) for line in printed.out.splitlines()]
+  assert [row["image"] for row in rows] == [f"{tmp_path}/a.npy[{i}]" for i in range(2)]
+  assert "error: `IMAGES` must be images of 12x12" in printed.err
 
 
 def test_no_images_are_a_line(trained, tmp_path, capsys):
@@ -191,6 +264,8 @@ def test_no_images_are_a_line(trained, tmp_path, capsys):
   assert "error: `IMAGES` must be one file or folder at least" in capsys.readouterr().err
   assert main(["predict", str(trained[0]), str(tmp_path)]) == 2
   assert "which has none" in capsys.readouterr().err
+  assert main(["predict", str(trained[0]), ""]) == 2
+  assert "error: `IMAGES` must be files or folders, got ''" in capsys.readouterr().err
 
 
 def test_images_of_any_size_are_cut_where_the_network_was_evaluated_so(tmp_path):

@@ -48,7 +48,7 @@ def plot_command(command: PlotCommand) -> int:
     UsageError: if there is no such run, or the file will not do.
   """
   runs = _read(command.runs)
-  _draw(runs, command.out or str(runs[0].folder / "curves.png"))
+  _draw(runs, str(runs[0].folder / "curves.png") if command.out is None else command.out)
   return 0
 
 

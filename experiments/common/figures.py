@@ -85,8 +85,15 @@ def histories(path: Path, runs: Mapping[str, Sequence[Any]]) -> None:
     axis.set_xlabel("epoch")
     axis.set_ylim(bottom=0)
     axis.spines[["top", "right"]].set_visible(False)
-    axis.legend(fontsize=8, frameon=False, handlelength=3.5)
+    _legend(axis, fontsize=8, frameon=False, handlelength=3.5)
   figure.savefig(path, dpi=150)
+
+
+def _legend(axis: Axes, **options: Any) -> None:
+  """Adds a legend of all lines, whose labels are shown as they are: `$` and a `_` before too."""
+  legend = axis.legend(axis.lines, [str(number) for number in range(len(axis.lines))], **options)
+  for text, line in zip(legend.get_texts(), axis.lines, strict=True):
+    text.set(text=str(line.get_label()), parse_math=False)
 
 
 def _errors(accuracies: Sequence[float | None]) -> list[float | None]:

@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import json
-import sys
 import typing
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
@@ -11,6 +10,7 @@ from typing import Any, Literal
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from kerv_jax import kernels
 from kerv_jax.kernels.definitions import at_least_float32
@@ -52,6 +52,8 @@ LEARNABLE: dict[KernelName, tuple[str, ...]] = {"polynomial": ("balance",), "gau
 
 MAX_DEGREE = 1000
 """A power that overflows float32 for all numbers but those within a tenth of 1."""
+_LEAST, _LARGEST = (float(getattr(np.finfo(np.float32), name)) for name in ("tiny", "max"))
+"""The smallest positive number of float32 that no device takes for 0, and the largest."""
 _MAX_CLASSES, _MAX_SIDE, _MAX_WIDTH = 2**20, 2**16, 4096
 
 _CLASSES: Mapping[str, Callable[..., nn.Module]] = {
@@ -84,7 +86,7 @@ class Description:
     num_classes: outputs of the last layer.
     image_shape: (height, width, channels) of an image.
     mean: what is taken from each channel of images in [0, 1], or one value for all.
-    std: what each channel is divided by then, positive, or one value for all.
+    std: what each channel is divided by then, a positive normal number of float32, or one for all.
     recipe: "deep" for kervolutions that are those of :func:`kerv_jax.models.deep`, where ``gamma``
       counts by element of the patch; None for ``KervConv``.
     resize: the shorter side in pixels to which an image of any size is brought, before its centre
@@ -147,13 +149,13 @@ class Description:
     self._numbers(
       "balance",
       (None,),
-      lambda value: value > 0 or (value == 0 and not self._learns_balance),
-      f"{least} and finite",
+      lambda value: value >= _LEAST or (value == 0 and not self._learns_balance),
+      f"{least} and finite in float32",
     )
-    self._numbers("gamma", (None,), lambda value: value > 0, "positive and finite")
-    lengths = 1, self.image_shape[2]
-    self._numbers("mean", lengths, lambda value: True, "finite, one or one for each channel")
-    self._numbers("std", lengths, lambda value: value > 0, "positive, one or one for each channel")
+    self._numbers("gamma", (None,), lambda value: value >= _LEAST, "positive and finite in float32")
+    lengths, each = (1, self.image_shape[2]), "one or one for each channel"
+    self._numbers("mean", lengths, lambda value: True, f"finite in float32, {each}")
+    self._numbers("std", lengths, lambda value: value >= _LEAST, f"at least {_LEAST:g}, {each}")
 
   @property
   def _learns_balance(self) -> bool:
@@ -181,8 +183,7 @@ class Description:
     listed = isinstance(value, tuple | list)
     values = value if listed else (value,)
     if (len(values) if listed else None) not in lengths or not all(
-      type(each) in (int, float) and abs(each) <= sys.float_info.max and allowed(each)
-      for each in values
+      type(each) in (int, float) and abs(each) <= _LARGEST and allowed(each) for each in values
     ):
       raise ValueError(f"`{name}` must be {told}, got {_short(value)}")
     floats = tuple(map(float, values))
@@ -214,10 +215,14 @@ class Description:
     except (ValueError, RecursionError) as error:
       raise ValueError(f"the description of the network is no JSON: {error}") from None
     names = {field.name for field in dataclasses.fields(cls)}
-    if not isinstance(values, Mapping) or not names - {"recipe"} <= values.keys() <= names:
-      got = sorted(values) if isinstance(values, Mapping) else values
+    if not isinstance(values, Mapping):
+      raise ValueError(f"the description of the network must be an object, got {_short(values)}")
+    unknown, missing = values.keys() - names, names - {"recipe"} - values.keys()
+    if unknown or missing:
+      kind, wrong = ("unknown", unknown) if unknown else ("missing", missing)
       raise ValueError(
-        f"the description of the network must have {', '.join(sorted(names))}; got {_short(got)}"
+        f"{kind} in the description of the network: {_short(', '.join(sorted(wrong)))}; it must "
+        f"have {', '.join(sorted(names))}"
       )
     return cls(**values)
 

@@ -89,6 +89,18 @@ def test_curves_are_those_of_the_rows(both, drawn, tmp_path, capsys):
   assert str(lines[b].get_ydata()[1]) == "nan"  # a loss that was not finite
 
 
+def test_legends_show_the_names_of_folders_as_they_are(tmp_path, drawn, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  names = ["_a", "$b$", r"c$\x", "d$"]
+  for name in names:
+    write_run(tmp_path / name, ACCURACIES["a"])
+  assert main(["plot", *names, "--out", "curves.svg"]) == 0
+  losses, errors = (axis.get_legend().get_texts() for axis in drawn[0].axes)
+  assert [text.get_text() for text in errors] == names
+  assert [text.get_text() for text in losses[:2]] == ["_a: test", "_a: training"]
+  assert not any(text.get_parse_math() for text in (*losses, *errors))
+
+
 def test_a_live_run_is_read_up_to_its_last_whole_line(both, tmp_path):
   folder = tmp_path / "a"
   for name in ("metrics.jsonl", "timing.jsonl"):
@@ -120,7 +132,7 @@ def test_runs_that_cannot_be_read_are_a_line(both, tmp_path, capsys, name, conte
 
 
 def test_files_and_folders_that_will_not_do_are_a_line(both, tmp_path, capsys):
-  for out in ("a.txt", str(tmp_path / "no" / "a.png")):
+  for out in ("", "a.txt", str(tmp_path / "no" / "a.png")):
     assert main(["plot", *both, "--out", out]) == 2
     assert "error: `--out` must be a file .png, .pdf, .svg" in capsys.readouterr().err
   assert main(["compare", both[0], both[0]]) == 2

@@ -206,7 +206,7 @@ def test_configuration_without_a_part_is_not_evaluated(copied, part):
   values = json.loads((folder / "config.json").read_text())
   form = TrainConfig if part is None else type(getattr(TrainConfig(), part))
   later = {field.name for field in dataclasses.fields(form) if field.metadata}
-  assert later <= {"widths", "flip_mode", "validation", "views", "groups", "lookahead"}
+  assert later <= {"widths", "flip_mode", "validation", "views", "groups", "lookahead", "recipe"}
   for name in set(values if part is None else values[part]) - later:
     change(folder, lambda c, name=name: (c if part is None else c[part]).pop(name))
     with pytest.raises(UsageError, match=f"missing: `--.*{name}`, in the configuration"):

@@ -124,7 +124,7 @@ VALUES = dataclasses.asdict(LENET)
     ({"degree": 1001}, "`degree` must be a whole number from 1 to 1000, got 1001"),
     ({"degree": True}, "`degree` must be a whole number from 1 to 1000, got True"),
     ({"balance": 0}, "`balance` must be positive, since it is learned,"),
-    ({"kernel": "gaussian", "balance": -1.0}, "`balance` must be at least 0 and finite in float32, got -1.0"),
+    ({"kernel": "gaussian", "balance": -1.0}, "`balance` must be at least 0 and finite in float32"),
     ({"gamma": 10**400}, "`gamma` must be positive and finite in float32, got 1000"),
     ({"gamma": float("inf")}, "`gamma` must be positive and finite in float32, got inf"),
     ({"gamma": [1.0]}, r"`gamma` must be positive and finite in float32, got \[1.0\]"),
@@ -139,7 +139,7 @@ VALUES = dataclasses.asdict(LENET)
     ({"mean": [1e39, 0.0]}, "`mean` must be finite in float32, one or one for each"),
     ({"gamma": 1e-300}, "`gamma` must be positive and finite in float32, got 1e-300"),
     ({"gamma": 1e39}, "`gamma` must be positive and finite in float32, got 1e\\+39"),
-    ({"std": "1"}, "`std` must be at least 1.17549e-38, one or one for each '1'"),
+    ({"std": "1"}, "`std` must be at least 1.17549e-38, one or one for each channel, got '1'"),
     ({"resize": 13}, "`resize` must be a whole number from 14 to 65536, got 13"),
     ({"code": "print(1)"}, "unknown in the description of the network: 'code'; it must have bal"),
     # What can be, but is of other arrays than there are.

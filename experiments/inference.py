@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 import numpy as np
@@ -13,7 +13,6 @@ from experiments import UsageError
 from experiments.data.pictures import Picture, pictures
 from experiments.runs.exports import FormatName, export
 from experiments.runs.trained import read
-from kerv_jax.models import Trained
 
 AT_ONCE = 256
 """Images that are predicted at a time."""
@@ -59,18 +58,14 @@ def predict_command(command: PredictCommand) -> int:
   Raises:
     UsageError: if there is no such run, or an image will not do.
   """
-  network = _read(command)
-  part: list[Picture] = []
-  try:
-    for picture in pictures(command.images, network.description):
-      part.append(picture)
-      if len(part) == AT_ONCE:
-        _predict(network, part)
-        part = []
-  except UsageError:  # after the images before the one that will not do
-    _predict(network, part)
-    raise
-  _predict(network, part)
+  step, network = read(command.run, command.checkpoint, _say)
+  for number, part in enumerate(_parts(pictures(command.images, network.description))):
+    if number == 0:  # where nothing is predicted, the error is the only line
+      _say(f"checkpoint: step {step} of {command.run}")
+    names, images = zip(*part, strict=True)
+    for name, row in zip(names, network.predict(np.stack(images)), strict=True):
+      best = int(np.argmax(row))
+      print(json.dumps({"image": name, "class": best, "probability": round(float(row[best]), 6)}))
   return 0
 
 
@@ -86,26 +81,28 @@ def export_command(command: ExportCommand) -> int:
   Raises:
     UsageError: if there is no such run, or the file will not do.
   """
-  export(_read(command), command.out, command.format)
+  step, network = read(command.run, command.checkpoint, _say)
+  export(network, command.out, command.format)
+  _say(f"checkpoint: step {step} of {command.run}")
   print(f"written: {command.out}")
   return 0
 
 
-def _read(command: PredictCommand | ExportCommand) -> Trained:
-  """The network of a run; which checkpoint it is of goes to standard error."""
-  step, network = read(command.run, command.checkpoint, _say)
-  _say(f"checkpoint: step {step} of {command.run}")
-  return network
-
-
-def _predict(network: Trained, part: Sequence[Picture]) -> None:
-  """Prints a line for each image."""
-  if not part:
-    return
-  names, images = zip(*part, strict=True)
-  for name, row in zip(names, network.predict(np.stack(images)), strict=True):
-    best = int(np.argmax(row))
-    print(json.dumps({"image": name, "class": best, "probability": round(float(row[best]), 6)}))
+def _parts(found: Iterator[Picture]) -> Iterator[list[Picture]]:
+  """Yields images, so many at a time; an error is raised after those before it."""
+  part, fault = [], None
+  try:
+    for picture in found:
+      part.append(picture)
+      if len(part) == AT_ONCE:
+        yield part
+        part = []
+  except UsageError as error:
+    fault = error
+  if part:
+    yield part
+  if fault is not None:
+    raise fault
 
 
 def _say(line: str) -> None:

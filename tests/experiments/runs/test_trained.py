@@ -19,7 +19,7 @@ pytest.importorskip("safetensors", reason="needs the extra 'experiments'")
 from rich.console import Console
 
 import experiments
-from experiments import UsageError, data
+from experiments import UsageError, data, inference
 from experiments.__main__ import main
 from experiments.configs.config import EvalConfig
 from experiments.data.pictures import pictures
@@ -244,28 +244,30 @@ def test_images_that_will_not_do_are_a_line(trained, tmp_path, capsys, name, con
     write(tmp_path / name, content)
   assert main(["predict", str(trained[0]), str(tmp_path / name)]) == 2
   printed = capsys.readouterr()
-  assert re.fullmatch(f"checkpoint: .*\nerror: `IMAGES`:? {message}.*\n", printed.err)
+  assert re.fullmatch(f"error: `IMAGES`:? {message}.*\n", printed.err)
   assert printed.out == ""
 
 
-def test_images_before_one_that_will_not_do_are_predicted(trained, tmp_path, capsys):
+def test_images_before_one_that_will_not_do_are_predicted(trained, tmp_path, monkeypatch, capsys):
   folder, images, _ = trained
-  np.save(tmp_path / "a.npy", images[:2])
+  monkeypatch.setattr(inference, "AT_ONCE", 2)
+  np.save(tmp_path / "a.npy", images[:3])
   Image.new("RGB", (12, 12)).save(tmp_path / "b.png")
   assert main(["predict", str(folder), *(str(tmp_path / name) for name in ("a.npy", "b.png"))]) == 2
   printed = capsys.readouterr()
   rows = [json.loads(line) for line in printed.out.splitlines()]
-  assert [row["image"] for row in rows] == [f"{tmp_path}/a.npy[{i}]" for i in range(2)]
+  assert [row["image"] for row in rows] == [f"{tmp_path}/a.npy[{i}]" for i in range(3)]
   assert "error: `IMAGES` must be images of 12x12" in printed.err
 
 
 def test_no_images_are_a_line(trained, tmp_path, capsys):
-  assert main(["predict", str(trained[0])]) == 2
-  assert "error: `IMAGES` must be one file or folder at least" in capsys.readouterr().err
-  assert main(["predict", str(trained[0]), str(tmp_path)]) == 2
-  assert "which has none" in capsys.readouterr().err
-  assert main(["predict", str(trained[0]), ""]) == 2
-  assert "error: `IMAGES` must be files or folders, got ''" in capsys.readouterr().err
+  for images, message in (
+    ([], "must be one file or folder at least, got none"),
+    ([str(tmp_path)], "must be images, got the folder .*, which has none"),
+    ([""], "must be files or folders, got ''"),
+  ):
+    assert main(["predict", str(trained[0]), *images]) == 2
+    assert re.fullmatch(f"error: `IMAGES` {message}\n", capsys.readouterr().err)
 
 
 def test_images_of_any_size_are_cut_where_the_network_was_evaluated_so(tmp_path):

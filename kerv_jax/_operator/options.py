@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
-from jax import Array, lax
+from jax import Array, core, lax
 
 from kerv_jax.kernels.definitions import at_least_float32
 
@@ -118,7 +118,10 @@ def resolve(
     for size, d, (lo, hi) in zip(spatial, lhs_dilation, pads, strict=True)
   )
   same = isinstance(padding, str) and padding.upper() != "VALID"
-  fits = [p >= e or (same and n == 0) for p, e, n in zip(padded, extent, spatial, strict=True)]
+  fits = [
+    not isinstance(p, int) or p >= e or (same and n == 0)  # what is symbolic may be large enough
+    for p, e, n in zip(padded, extent, spatial, strict=True)
+  ]
   if not all(fits):
     raise ValueError(
       "the window must fit into the padded input: `rhs` has a window of "
@@ -134,8 +137,7 @@ def resolve(
     rhs_dilation=rhs_dilation,
     window=window,
     out_spatial=tuple(
-      (p - e) // s + 1 if n != 0 else max((p - e) // s + 1, 0)
-      for p, e, s, n in zip(padded, extent, strides, spatial, strict=True)
+      core.max_dim((p - e) // s + 1, 0) for p, e, s in zip(padded, extent, strides, strict=True)
     ),
     features=features,
     feature_group_count=groups,

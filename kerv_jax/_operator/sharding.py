@@ -37,11 +37,15 @@ def apply(
       the input, without ``out_sharding``.
   """
   meshes = [jax.typeof(leaf).sharding.mesh for leaf in jax.tree.leaves((lhs, rhs, *others))]
+  # Operands from outside of the mesh that is set meet arrays on it within the function.
+  meshes.append(jax.sharding.get_abstract_mesh())
   mesh = next((mesh for mesh in meshes if mesh.explicit_axes), None)
   if mesh is None:
     return function(lhs, rhs, *others)
   if out_sharding is None:
-    out_sharding = jax.eval_shape(convolution, lhs, rhs).sharding
+    (like,) = jax.make_jaxpr(convolution)(lhs, rhs).out_avals
+    known = like.sharding.mesh.explicit_axes  # not where the input is from outside
+    out_sharding = like.sharding if known else NamedSharding(mesh, PartitionSpec())
   elif isinstance(out_sharding, PartitionSpec):
     out_sharding = NamedSharding(mesh, out_sharding)
   leaves, tree = jax.tree.flatten(others)

@@ -188,6 +188,36 @@ def test_explicit_axes_of_features_need_the_sharding_of_the_result(kernel):
   assert_same(found, expected)
 
 
+@pytest.mark.parametrize("mixed", [False, True])
+@pytest.mark.parametrize("kernel", [kernels.Polynomial(), *FEW[:2]], ids=name)
+def test_what_is_from_outside_of_an_explicit_mesh_may_meet_what_is_on_it(kernel, mixed):
+  types = (AxisType.Auto if mixed else AxisType.Explicit, AxisType.Explicit)
+  mesh = jax.make_mesh((2, 4), ("a", "b"), axis_types=types)
+  lhs, rhs, _ = operands()
+  lhs = lhs[:8]
+  expected, change = layer(kernel)(lhs, rhs), jax.grad(scanned, (1, 2))(kernel, lhs, rhs)
+  with jax.set_mesh(mesh):
+    on_it = jax.device_put(rhs, P())
+    for left, right in ((lhs, on_it), (lhs, rhs), (jax.device_put(lhs, P()), on_it)):
+      assert_same([jax.jit(layer(kernel))(left, right)], [expected])
+      assert_same(
+        jax.jit(jax.grad(functools.partial(scanned, kernel), (0, 1)))(left, right), change
+      )
+    module = KervConv(16, (2, 2), kernel_fn=kernel)
+    made = jax.jit(module.init)(jax.random.key(0), lhs)
+    assert made["params"]["kernel"].shape == rhs.shape
+    jax.eval_shape(module.init, jax.random.key(0), jax.ShapeDtypeStruct(lhs.shape, lhs.dtype))
+
+
+def scanned(kernel, lhs, rhs):
+  """Two layers of the same filters over a part of the channels, one after the other."""
+
+  def step(x, w):
+    return 0.1 * layer(kernel)(x, w), None
+
+  return jnp.sum(jax.lax.scan(step, lhs, jnp.stack([rhs[..., :9]] * 2))[0])
+
+
 @pytest.mark.parametrize("kernel", [kernels.L2(), kernels.L1(), KERNELS[-3]], ids=name)
 def test_shard_map_over_filters_and_over_both(kernel):
   mesh = jax.make_mesh((2, 4), ("batch", "features"), axis_types=(AxisType.Auto,) * 2)

@@ -20,7 +20,7 @@ extensions = [
   "sphinx_copybutton",
 ]
 root_doc = "docs/index"
-include_patterns = ["*.md", "docs/*.md", "results/*/README.md"]
+include_patterns = ["*.md", "docs/*.md", "results/*/*.md"]
 html_theme = "furo"
 html_title = f"kerv_jax {version}"
 html_copy_source = False

@@ -3,7 +3,8 @@ r"""Reductions over all pairs of an element of a patch and of a filter, with the
 .. math:: \mathrm{out}_{n, p, o} = \operatorname{reduce}_i t(x_{n, p, i}, w_{o, i})
 
 A distance that has no identity to make it a convolution is summed as it is defined, in memory of
-the size of the output, derivatives of any mode and order included.
+the size of the output, first derivatives of any mode included; those of higher order are right, but
+take more.
 """
 
 import dataclasses

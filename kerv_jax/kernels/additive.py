@@ -40,8 +40,10 @@ class AdditiveKernel(Kernel):
     any, and an integer that is not learned costs a few products.
 
   Time is that of a few operations on every pair, memory that of the output, with derivatives of
-  any mode and order, also with respect to the hyperparameters that ``term`` uses.  They are JAX's
-  derivatives of ``term``, at kinks and ties too; a term may carry a ``jax.custom_jvp`` of its own.
+  either mode, also with respect to hyperparameters that ``term`` uses; those of higher order are
+  right, but may take the memory of all pairs.  They are JAX's derivatives of ``term``, at kinks and
+  ties too; a term may carry a ``jax.custom_jvp`` of its own.  A number that ``term`` is to be
+  derived by must be a hyperparameter, not one that it closes over.
   ``term`` sees arrays that broadcast together, hyperparameters among them, and must not mix their
   elements.  A padded tap contributes ``term(0, w)``; for a padding with minus infinity pad the
   input with it and use the padding "VALID".

@@ -133,10 +133,8 @@ def _plot(study: Study, rows: Rows, setting: str, folder: Path) -> str:
   figure, axes = panels_of(2)
   pace = {}
   for name in study.arms:
-    found = of_arm(study, rows, setting, name, "own").values()
-    times = [
-      row["train_seconds"] / row["steps"][-1] for row in found if row["accuracy"] is not None
-    ]
+    found = _finished(study, rows, setting, name)
+    times = [row["train_seconds"] / row["steps"][-1] for row in found]
     pace[name] = min(times, default=math.nan)
   for number, (name, arm) in enumerate(study.arms.items()):
     found = _finished(study, rows, setting, name)

@@ -39,6 +39,15 @@ def load(file: Path, study: Study) -> dict[Key, dict[str, Any]]:
       accuracy = conform(row["accuracy"], float | None, "accuracy")  # pyright: ignore[reportArgumentType]
       if accuracy is not None and not 0 <= accuracy <= 1:
         raise FormError(f"accuracy must be from 0 to 1, got {accuracy}")
+      if accuracy is not None:
+        if conform(row["train_seconds"], float, "train_seconds") <= 0:
+          raise FormError(f"train_seconds must be positive, got {row['train_seconds']}")
+        steps = conform(row["steps"], tuple[int, ...], "steps")
+        curve = conform(row["test_accuracy"], tuple[float, ...], "test_accuracy")
+        if not steps or len(steps) != len(curve) or not all(0 <= each <= 1 for each in curve):
+          raise FormError(
+            f"test_accuracy must be from 0 to 1 at each of {len(steps)} steps: {curve}"
+          )
       planned = study.command(key)
     except (FormError, TypeError, KeyError) as error:
       raise UsageError(f"{where}, is no row: {error!r}; take the line out") from error
@@ -97,7 +106,7 @@ def make(study: Study, key: Key, folder: Path, data_dir: str | None) -> dict[str
     "test_accuracy": [each["test_accuracy"] for each in outcome.rows],
     "test_loss": [each["test_loss"] for each in outcome.rows],
     "train_loss": [each["train_loss"] for each in outcome.rows],
-    "train_seconds": round(timing[-1]["train_seconds"], 1),
+    "train_seconds": max(round(timing[-1]["train_seconds"], 3), 0.001),
     "environment": about,
   }
 

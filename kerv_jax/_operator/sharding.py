@@ -44,8 +44,8 @@ def apply(
     return function(lhs, rhs, *others)
   if out_sharding is None:
     (like,) = jax.make_jaxpr(convolution)(lhs, rhs).out_avals
-    known = like.sharding.mesh.explicit_axes  # not where the input is from outside
-    out_sharding = like.sharding if known else NamedSharding(mesh, PartitionSpec())
+    inside = like.sharding.mesh.explicit_axes  # not where the input is from outside
+    out_sharding = like.sharding if inside else NamedSharding(mesh, PartitionSpec())
   elif isinstance(out_sharding, PartitionSpec):
     out_sharding = NamedSharding(mesh, out_sharding)
   leaves, tree = jax.tree.flatten(others)

@@ -166,9 +166,15 @@ def test_rows_and_places_that_will_not_do_are_told(tmp_path, capsys):
   out.mkdir()
   key = Key("blobs", "cnn", 0.1, 0)
   good = {"key": key._asdict(), "command": plan.read(str(file)).command(key), "accuracy": 0.5}
+  good |= {"steps": [0, 3], "test_accuracy": [0.1, 0.5], "train_seconds": 1.5}
   for row in (
     "{}",
     json.dumps(good | {"accuracy": 5.0}),
+    json.dumps({name: value for name, value in good.items() if name != "steps"}),
+    json.dumps(good | {"test_accuracy": [0.1]}),
+    json.dumps(good | {"test_accuracy": [0.1, 7.0]}),
+    json.dumps(good | {"train_seconds": "long"}),
+    json.dumps(good | {"train_seconds": 0.0}),
     json.dumps(good | {"command": "python"}),
     json.dumps(good | {"key": key._replace(arm="cube")._asdict()}),
     json.dumps(good) + "\n" + json.dumps(good),
@@ -176,6 +182,8 @@ def test_rows_and_places_that_will_not_do_are_told(tmp_path, capsys):
     (out / "rows.jsonl").write_text(row + "\n")
     assert main(command) == 2
     assert "rows.jsonl', line" in capsys.readouterr().err
+  (out / "rows.jsonl").write_text(json.dumps(good) + "\n")
+  assert main(command) == 0
   (out / "README.md").write_text("# Mine\n")
   assert main(command) == 2
   assert "would be lost" in capsys.readouterr().err

@@ -129,6 +129,8 @@ def yat(rows: Sequence[Row]) -> str:
     "its": of("baseline_temp_bytes", megabytes),
     "error": of("error", error),
     "its error": of("baseline_error", error),
+    "gradient error": of("gradient_error", error),
+    "its gradient error": of("baseline_gradient_error", error),
   }
   return columns([row for row in rows if "skipped" not in row], cells)
 

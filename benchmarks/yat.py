@@ -75,8 +75,8 @@ def rows(
 
   Yields:
     A row for each shape, with this library's time over the package's; then one for each mean of the
-    inputs, with the largest relative error of each where a filter is a patch and 1e-3 of noise. A
-    single row says why there is none where the package is not installed.
+    inputs, with the largest errors of each where a filter is a patch and 1e-3 of noise. A single
+    row says why there is none where the package is not installed.
   """
   if importlib.util.find_spec(PACKAGE) is None:
     yield {"case": "all", "skipped": f"{PACKAGE} is not installed"}
@@ -91,32 +91,50 @@ def rows(
     memory = {"temp_bytes": mine.temp_bytes, "baseline_temp_bytes": other.temp_bytes}
     yield {"case": name, **comparison.row(), **memory}
   for mean in MEANS:
-    found = {"error": largest_error(ours, mean), "baseline_error": largest_error(theirs, mean)}
+    found = {**largest_errors(ours, mean), **_of_baseline(largest_errors(theirs, mean))}
     yield {"case": f"filters near patches of mean {mean:g}", **found}
 
 
-def largest_error(layer: Callable[[Shape], rivals.Layer], mean: float) -> float:
-  """The largest relative error where a filter meets its patch: that and 1e-3 of noise.
+def _of_baseline(errors: dict[str, float]) -> dict[str, float]:
+  return {f"baseline_{name}": error for name, error in errors.items()}
+
+
+def largest_errors(layer: Callable[[Shape], rivals.Layer], mean: float) -> dict[str, float]:
+  """The largest errors where a filter meets its patch: that and 1e-3 of noise.
 
   Args:
     layer: for a shape.
     mean: of the inputs, whose deviation is 1.
 
   Returns:
-    That of the output of each filter at its patch, against the definition in float64 on the same
-    operands.
+    Against the definition in float64 on the same operands, of the outputs of each filter at its
+    patch: `error`, relative; `gradient_error`, of the filters' gradient of their sum, over its
+    largest value.
   """
   rng = np.random.default_rng(0)
   lhs = (mean + rng.standard_normal(_NEAR.lhs)).astype(np.float32)
   patches = np.stack([lhs[i % 4, i : i + 5, i : i + 5] for i in range(6)], axis=-1)
   rhs = (patches + 1e-3 * rng.standard_normal(patches.shape)).astype(np.float32)
-  found = np.asarray(jax.jit(layer(_NEAR))(lhs, rhs), np.float64)
+  found = _at_patches(layer(_NEAR), lhs, rhs)
   with jax.enable_x64(True), jax.default_device(jax.devices("cpu")[0]):
     wide = [jnp.asarray(operand, jnp.float64) for operand in (lhs, rhs)]
-    exact = np.asarray(rivals.by_definition(Yat(), _NEAR)(*wide))
-  each = np.arange(6)
-  at_patch = (each % 4, each, each, each)
-  return float(f"{np.max(np.abs(found / exact - 1)[at_patch]):.2g}")
+    exact = _at_patches(rivals.by_definition(Yat(), _NEAR), *wide)
+  value, gradient = (np.abs(a - b) for a, b in zip(found, exact, strict=True))
+  error, of_gradient = value / np.abs(exact[0]), gradient / np.max(np.abs(exact[1]))
+  found = {"error": error, "gradient_error": of_gradient}
+  return {name: float(f"{np.max(errors):.2g}") for name, errors in found.items()}
+
+
+def _at_patches(layer: rivals.Layer, lhs: Any, rhs: Any) -> tuple[np.ndarray, np.ndarray]:
+  """The outputs of each filter at its patch, and the filters' gradient of their sum."""
+
+  def at_patches(rhs: Array) -> tuple[Array, Array]:
+    each = np.arange(6)
+    values = layer(lhs, rhs)[each % 4, each, each, each]
+    return jnp.sum(values), values
+
+  gradient, values = jax.jit(jax.grad(at_patches, has_aux=True))(rhs)
+  return np.asarray(values, np.float64), np.asarray(gradient, np.float64)
 
 
 def label(row: dict[str, Any]) -> str:
@@ -125,7 +143,12 @@ def label(row: dict[str, Any]) -> str:
     return f"skipped, {row['skipped']}"
   if "ratio" in row:
     return f"{row['case']}: {spread(row)} of the package's time"
-  return f"{row['case']}: error {row['error']:.1e}, the package's {row['baseline_error']:.1e}"
+  errors = [
+    f"{name.replace('_', ' ')} {row[name]:.1e}, the package's {row[f'baseline_{name}']:.1e}"
+    for name in ("error", "gradient_error")
+    if name in row
+  ]
+  return f"{row['case']}: {'; '.join(errors)}"
 
 
 def failures(found: Sequence[dict[str, Any]], noise: float) -> list[str]:

@@ -49,8 +49,8 @@ def kerv_general_dilated(
   the inner product and, but for sums over windows, of the squared distance; where that cancels it
   is summed directly, which takes as long as an absolute distance, a few convolutions.  In groups
   of up to 32 channels and as many features, XLA's convolution is slow on CPU, its derivatives
-  above all; there inner products are summed as distances are, in less of the time and up to three
-  outputs more of the memory.  ``Linear`` stays the convolution.
+  above all; there inner products are summed as distances are, in full precision, in less of the
+  time and up to three outputs more of the memory.  ``Linear`` stays the convolution.
 
   Padding and ``lhs_dilation`` insert zeros, and a zero is data: for a distance kernel a padded tap
   contributes ``|0 - w|``.

@@ -1,6 +1,7 @@
 """The statistic of an additive kernel: its terms, reduced without an array of all pairs."""
 
 import dataclasses
+import functools
 from typing import Any
 
 import jax
@@ -38,15 +39,32 @@ def reduced_terms(lhs: Array, rhs: Array, options: Options, kernel: AdditiveKern
 
   Returns:
     The output, in its layout and in ``options.compute_dtype``, in memory of its size.
+
+  Raises:
+    ValueError: if the term closes over a traced value.
   """
   lhs, rhs, geo = channels_last(lhs, rhs, options)
   params, tree = jax.tree.flatten(kernel)
+  _require_closed(tree, lhs.dtype)
   params = tuple(params)
   if kernel.reduction in _PLAIN:
     out = reduce_pairs(_Term(tree), _PLAIN[kernel.reduction], lhs, rhs, geo, params)
     return from_channels_last(out, options)
   through = _norm if kernel.reduction == "norm" else _smooth_maximum
   return from_channels_last(through(lhs, rhs, geo, params, kernel), options)
+
+
+@functools.lru_cache
+def _require_closed(tree: Any, dtype: Any) -> None:
+  """A derivative does not reach what a term closes over, and a trace that is kept must not."""
+  number = jax.ShapeDtypeStruct((), dtype)
+  jaxpr = jax.make_jaxpr(_Term(tree))(number, number, *[number] * tree.num_leaves)
+  traced = [const for const in jaxpr.consts if isinstance(const, jax.core.Tracer)]
+  if traced:
+    raise ValueError(
+      f"`term` of {tree.unflatten([1.0] * tree.num_leaves)!r} closes over a traced value of shape "
+      f"{traced[0].shape}: make it a hyperparameter of the class, which `term` reads from `self`"
+    )
 
 
 def _smooth_maximum(

@@ -46,13 +46,16 @@ class Reduction:
 
 
 def _farther(sign: int) -> Reduction:
-  """The extreme value and the least index that attains it, of pairs of a value and an index."""
+  """The extreme value and the least index that attains it, of pairs of a value and an index.
+
+  NaN is beyond every number.
+  """
   start = (-sign * jnp.inf, jnp.inf)
   extreme = jnp.maximum if sign > 0 else jnp.minimum
 
   def combine(one: Any, other: Any) -> Any:
     (a, i), (b, k) = one, other
-    better = (sign * b > sign * a) | ((b == a) & (k < i))
+    better = (sign * b > sign * a) | ((b == a) & (k < i)) | ((b != b) & ((a == a) | (k < i)))
     # The value does not need the indices, so that loops overwrite both in place.
     return extreme(a, b), jnp.where(better, k, i)
 

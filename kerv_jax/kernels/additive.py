@@ -32,7 +32,7 @@ class AdditiveKernel(Kernel):
 
   * ``"sum"``, the default;
   * ``"max"`` or ``"min"``; the derivative goes to the pair that attains the extreme value, to the
-    first one in the order (window position, channel) where several do;
+    first one in the order (window position, channel) where several do, NaN being beyond all;
   * ``"logsumexp"``, ``T log sum_i exp(term / T)``, a smooth maximum; such a class has a
     hyperparameter ``temperature``, T, positive and 1 by default, unless it defines one itself;
   * ``"norm"``, ``(sum_i |term|**p) ** (1 / p)`` for a hyperparameter ``p``, at least 1 and 3 by
@@ -42,8 +42,9 @@ class AdditiveKernel(Kernel):
   Time is that of a few operations on every pair, memory that of the output, with derivatives of
   either mode, also with respect to hyperparameters that ``term`` uses; those of higher order are
   right, but may take the memory of all pairs.  They are JAX's derivatives of ``term``, at kinks and
-  ties too; a term may carry a ``jax.custom_jvp`` of its own.  A number that ``term`` is to be
-  derived by must be a hyperparameter, not one that it closes over.
+  ties too; a term may carry a ``jax.custom_jvp`` of its own, but not a ``jax.custom_vjp`` where it
+  is to be batched or derived forward.  A traced value that ``term`` uses must be a hyperparameter:
+  closing over one is an error.
   ``term`` sees arrays that broadcast together, hyperparameters among them, and must not mix their
   elements.  A padded tap contributes ``term(0, w)``; for a padding with minus infinity pad the
   input with it and use the padding "VALID".

@@ -1,7 +1,7 @@
 """The additive kernels that are built in."""
 
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 
 from kerv_jax.kernels.additive import AdditiveKernel
 from kerv_jax.kernels.definitions import absolute_difference
@@ -94,8 +94,11 @@ class ChiSquared(AdditiveKernel):
   def term(self, x: Array, w: Array) -> Array:
     """``(x - w)**2 / (|x| + |w|)``."""
     size = jnp.maximum(jnp.abs(x + w), jnp.abs(x - w))  # has derivative 0 where x or w is 0
-    # The quotient first: a square would overflow.
-    return (x - w) * ((x - w) / jnp.where(size == 0, 1, size))
+    size = jnp.where(size == 0, 1, size)
+    # The quotient first, as a square would overflow; and of numbers of about 1, as its derivatives
+    # divide by the square of what it divides by.
+    unit = lax.stop_gradient(size)
+    return (x - w) * (((x - w) / unit) / (size / unit))
 
 
 class Minkowski(AdditiveKernel):

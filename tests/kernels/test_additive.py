@@ -132,6 +132,20 @@ def test_chi_squared_does_not_overflow():
   assert_allclose(kernels.ChiSquared()(x, w), 1e30, rtol=1e-6)
 
 
+@pytest.mark.parametrize("scale", [1e-36, 1e-25, 1e25, 5e37])
+def test_the_derivative_of_chi_squared_holds_at_any_scale(scale):
+  x, w = np.float32([3 * scale]), np.float32([scale])
+  found = value_and_slopes(kernels.ChiSquared(), x, w)[1:]
+  assert_allclose(np.ravel(found), [0.75, -1.25], rtol=1e-6)
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e30])
+def test_the_second_derivative_of_chi_squared_holds_at_any_scale(scale):
+  at = np.float32([3 * scale, scale])
+  hessian = jax.hessian(lambda v: kernels.ChiSquared()(v[:1], v[1:]))(at)
+  assert_allclose(np.float32(scale) * hessian, [[0.125, -0.375], [-0.375, 1.125]], rtol=1e-6)
+
+
 def test_what_16_bits_hold_is_summed_in_32():
   x, w = np.full(3000, 1.5), np.full(3000, 1.0)
   narrow = kernels.Huber()(jnp.asarray(x, jnp.bfloat16), jnp.asarray(w, jnp.bfloat16))

@@ -258,6 +258,21 @@ def test_a_nan_is_seen_by_every_output_that_sees_it(kernel):
   np.testing.assert_array_equal(jnp.isnan(out), seen)
 
 
+@pytest.mark.parametrize("form", ["cpu", "accelerator"])
+def test_the_derivative_of_an_extreme_value_goes_to_the_first_nan(form, monkeypatch):
+  if form == "accelerator":
+    as_accelerators(monkeypatch)
+  lhs = jnp.zeros((1, 3, 1, 4)).at[0, 0, 0, 2].set(jnp.nan).at[0, 1, 0, 1:3].set(jnp.nan)
+  rhs = jnp.zeros((1, 1, 4, 1)).at[0, 0, 3].set(0.5)
+  options = {"window_strides": (1, 1), "padding": "VALID"}
+  options |= {"feature_group_count": 1, "rhs_dilation": (1, 1)}
+  out = lambda lhs: jnp.sum(kerv(lhs, rhs, kernels.MaxPlus(), **options))  # noqa: E731
+  expected = [[0, 0, 1, 0], [0, 1, 0, 0], [0, 0, 0, 1]]
+  np.testing.assert_array_equal(jax.grad(out)(lhs)[0, :, 0], expected)
+  definition = lambda lhs: jnp.sum(kerv(lhs, rhs, kernels.MaxPlus(), method="patches", **options))  # noqa: E731
+  np.testing.assert_array_equal(jax.grad(definition)(lhs)[0, :, 0], expected)
+
+
 @every_kernel
 def test_an_empty_batch_gives_an_empty_output(kernel):
   lhs, rhs = operands((0, 6, 5, 4))
@@ -439,6 +454,22 @@ def test_errors_name_the_term():
 
   with pytest.raises(ValueError, match="`term` of Stacks must be a real pointwise function"):
     kerv(lhs, rhs, Stacks())
+
+
+def test_a_term_that_closes_over_a_traced_value_is_told_so():
+  lhs, rhs = operands()
+
+  def scaled(scale):
+    class Scaled(AdditiveKernel):
+      def term(self, x, w):
+        return scale * (x - w)
+
+    return jnp.sum(kerv(lhs, rhs, Scaled()))
+
+  assert jnp.isfinite(scaled(jnp.float32(2)))  # a constant
+  for transformed in (jax.jit(scaled), jax.grad(scaled), jax.jit(jax.grad(scaled))):
+    with pytest.raises(ValueError, match=r"`term` of .*Scaled\(\) closes over a traced value"):
+      transformed(2.0)
 
 
 def test_the_public_operator_takes_its_method():

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+from jax.core import Tracer
 
 from kerv_jax._operator.layout import Geometry, channels_last, from_channels_last
 from kerv_jax._operator.options import Options
@@ -59,7 +60,7 @@ def _require_closed(tree: Any, dtype: Any) -> None:
   """A derivative does not reach what a term closes over, and a trace that is kept must not."""
   number = jax.ShapeDtypeStruct((), dtype)
   jaxpr = jax.make_jaxpr(_Term(tree))(number, number, *[number] * tree.num_leaves)
-  traced = [const for const in jaxpr.consts if isinstance(const, jax.core.Tracer)]
+  traced = [const for const in jaxpr.consts if isinstance(const, Tracer)]
   if traced:
     raise ValueError(
       f"`term` of {tree.unflatten([1.0] * tree.num_leaves)!r} closes over a traced value of shape "

@@ -1,11 +1,19 @@
 """Settings of the documentation site, which `.ci/docs` builds from the pages of the repository."""
 
+import importlib
+import inspect
+import pkgutil
 from typing import Any
 
 from docutils import nodes
 from docutils.utils.math.latex2mathml import tex2mathml
+from jupyter_client.manager import KernelManager
+from sphinx import addnodes
+from sphinx.util import logging
 
 import kerv_jax
+
+KernelManager.transport_encryption.default_value = "auto"  # or else each program warns
 
 project = "kerv_jax"
 author = "The kerv_jax authors"
@@ -13,19 +21,26 @@ copyright = f"2026, {author}"
 version = release = kerv_jax.__version__
 
 extensions = [
-  "myst_parser",
+  "myst_nb",
   "sphinx.ext.autodoc",
   "sphinx.ext.napoleon",
   "sphinx.ext.viewcode",
   "sphinx_copybutton",
 ]
 root_doc = "docs/index"
-include_patterns = ["*.md", "docs/*.md", "results/*/*.md"]
+include_patterns = ["CHANGELOG.md", "CONTRIBUTING.md", "docs/**.md", "results/*/*.md"]
 html_theme = "furo"
 html_title = f"kerv_jax {version}"
 html_copy_source = False
+html_static_path = ["gallery.css"]
+html_css_files = ["gallery.css"]
 
 myst_heading_anchors = 3
+nb_execution_mode = "force"
+nb_execution_timeout = 300
+nb_execution_raise_on_error = True
+nb_output_stderr = "warn"  # and so a failure
+nb_merge_streams = True
 autodoc_typehints = "none"  # signatures are long enough, and docstrings say what is allowed
 autodoc_member_order = "groupwise"
 napoleon_use_ivar = True
@@ -46,3 +61,35 @@ def setup(app: Any) -> None:
     return visit, None
 
   app.add_html_math_renderer("mathml", renderer(False), renderer(True))
+  app.connect("doctree-resolved", _make_cards)
+  app.connect("env-check-consistency", _check_reference)
+
+
+def _make_cards(app: Any, doctree: nodes.document, page: str) -> None:
+  """Makes the index of the gallery: the first figure, title and first sentence of each page."""
+  if page != "docs/gallery":
+    return
+  for toctree in list(doctree.findall(addnodes.toctree)):
+    cards = nodes.bullet_list()
+    for _, name in toctree["entries"]:
+      shown = app.env.get_doctree(name)
+      figure = next(shown.findall(nodes.image))
+      title = app.env.titles[name].astext()
+      sentence = next(shown.findall(nodes.paragraph)).astext().partition(". ")[0].rstrip(".")
+      uri = app.builder.get_relative_uri(page, name)
+      link = nodes.reference("", title, refuri=uri, internal=True)
+      link.insert(0, nodes.image(uri=figure["uri"], candidates=figure["candidates"], alt=""))
+      text = nodes.paragraph("", f"{sentence}.")
+      cards += nodes.list_item("", addnodes.compact_paragraph("", "", link), text)
+    toctree.replace_self(cards)
+
+
+def _check_reference(app: Any, env: Any) -> None:
+  """Warns of public names that the reference has not."""
+  described = env.get_domain("py").objects
+  rooms = [f"kerv_jax.{room.name}" for room in pkgutil.iter_modules(kerv_jax.__path__)]
+  for module in map(importlib.import_module, ["kerv_jax", *rooms]):
+    for name in getattr(module, "__all__", ()):
+      known = {f"{module.__name__}.{name}", f"kerv_jax.{name}"}
+      if not known & described.keys() and not inspect.ismodule(getattr(module, name)):
+        logging.getLogger(__name__).warning("%s.%s is not described", module.__name__, name)

@@ -329,7 +329,7 @@ def test_the_page_on_several_devices_runs(capsys):
   expected = re.findall(r"^ *print\(.*\)  # ([^:\n]*)", "".join(blocks), re.M)
   exec("".join(blocks), {})
   assert capsys.readouterr().out.splitlines() == expected
-  assert len(expected) == 4
+  assert len(expected) == 3
 
 
 def test_the_comparison_is_with_what_runs():

@@ -25,6 +25,7 @@ from rich.console import Console
 from experiments import UsageError
 from experiments.configs import build
 from experiments.configs.config import RunConfig
+from experiments.configs.presets import PRESETS
 from experiments.data import StreamedDataset
 from experiments.runs import run
 from experiments.runs.checkpoints import SaveError
@@ -297,10 +298,23 @@ def test_killed_run_goes_on_with_the_same_bits(lenet, tmp_path):
   kill_and_go_on(lenet, tmp_path, moments=2, seed=0)
 
 
+def fast_recipe(data, out):
+  """Whitening, lookahead, groups of parameters, mirrored views, a part held out."""
+  config = PRESETS["fast-cifar10-polynomial"].config
+  return dataclasses.replace(
+    config,
+    model=dataclasses.replace(config.model, widths=(8, 8, 8)),
+    data=dataclasses.replace(config.data, name=data, batch_size=8, validation=5),
+    eval=dataclasses.replace(config.eval, batch_size=10),
+    run=RunConfig(out=str(out)),
+  )
+
+
 @pytest.mark.slow
-def test_run_killed_many_times_goes_on_with_the_same_bits(data, tmp_path):
+@pytest.mark.parametrize("make", [runs.config, fast_recipe])
+def test_run_killed_many_times_goes_on_with_the_same_bits(make, data, tmp_path):
   """24 random moments in 4 runs, long enough not to have ended before."""
-  config = dataclasses.replace(runs.config(data, tmp_path / "whole"), epochs=300)
+  config = dataclasses.replace(make(data, tmp_path / "whole"), epochs=300)
   whole = config, train(config)[0], tmp_path / "whole"
   unfinished = [
     kill_and_go_on(whole, tmp_path / str(seed), moments=6, seed=seed) for seed in range(4)

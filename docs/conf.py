@@ -73,12 +73,12 @@ def _make_cards(app: Any, doctree: nodes.document, page: str) -> None:
     cards = nodes.bullet_list()
     for _, name in toctree["entries"]:
       shown = app.env.get_doctree(name)
-      figure = next(shown.findall(nodes.image))
       title = app.env.titles[name].astext()
       sentence = next(shown.findall(nodes.paragraph)).astext().partition(". ")[0].rstrip(".")
       uri = app.builder.get_relative_uri(page, name)
       link = nodes.reference("", title, refuri=uri, internal=True)
-      link.insert(0, nodes.image(uri=figure["uri"], candidates=figure["candidates"], alt=""))
+      for figure in list(shown.findall(nodes.image))[:1]:  # none where pages are not run
+        link.insert(0, nodes.image(uri=figure["uri"], candidates=figure["candidates"], alt=""))
       text = nodes.paragraph("", f"{sentence}.")
       cards += nodes.list_item("", addnodes.compact_paragraph("", "", link), text)
     toctree.replace_self(cards)

@@ -42,6 +42,22 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 CASES = 3
 """Of each test, where whole folders are run: the grids of cases are most of the time."""
 
+QUICK = [
+  "docs/test_gallery.py",
+  "kernels/test_algebra.py",
+  "kernels/test_errors.py",
+  "kernels/test_pytree.py",
+  "kernels/test_values.py",
+  "nn/test_kervolve.py",
+  "nn/test_learnable.py",
+  "nn/test_same_as_conv.py",
+  "nnx/test_layers.py",
+  "operator/test_errors.py",
+  "operator/test_kervolution.py",
+  "test_interface.py",
+]
+"""What `-m quick` runs: of each room of the library what breaks first, in a minute in one process."""
+
 
 def pytest_addoption(parser):
   parser.addoption(
@@ -64,6 +80,11 @@ def _of_folders(config):
 
 
 def pytest_collection_modifyitems(config, items):
+  quick = {config.rootpath / "tests" / name for name in QUICK}
+  assert all(path.exists() for path in quick), quick
+  for item in items:
+    if item.path in quick and item.get_closest_marker("slow") is None:
+      item.add_marker("quick")
   most = config.getoption("cases")
   if most is None and _of_folders(config):
     most = CASES

@@ -56,7 +56,7 @@ QUICK = [
   "operator/test_kervolution.py",
   "test_interface.py",
 ]
-"""What `-m quick` runs: of each room of the library what breaks first, in a minute in one process."""
+"""What `-m quick` runs: of each room of the library what breaks first; a minute in one process."""
 
 
 def pytest_addoption(parser):

@@ -7,7 +7,7 @@ for each file, to say which of them is damaged.
 
 import dataclasses
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -118,10 +118,15 @@ class Checkpoints:
       self._scores = _scores(newest)
     return self.best_of(self.steps)
 
+  @property
+  def lost_best(self) -> int | None:
+    """Step of the best when what was restored was saved, if there is no checkpoint of it now."""
+    best = _best(self._scores)
+    return None if best in self.steps else best
+
   def best_of(self, steps: Sequence[int]) -> int | None:
     """Returns the step with the highest score of these, the newest of equals, or None."""
-    scored = [step for step in steps if step in self._scores]
-    return max(scored, key=lambda step: (self._scores[step], step), default=None)
+    return _best({step: self._scores[step] for step in steps if step in self._scores})
 
   def find_best(self) -> tuple[int | None, list[str]]:
     """Returns the step that `best_step` was when the newest record was written, there or not.
@@ -134,8 +139,7 @@ class Checkpoints:
       DamagedError: if the best is gone, or there are checkpoints and none has an undamaged record.
     """
     record, faults = self._newest_record()
-    scores = {} if record is None else _scores(record)
-    step = max(scores, key=lambda step: (scores[step], step), default=None)
+    step = None if record is None else _best(_scores(record))
     if step is not None and step not in self.steps:
       raise DamagedError(f"{self.root}: there is no checkpoint of step {step}, which was the best")
     return step, self._seals.missing(max(self.steps, default=-1)) + faults
@@ -321,6 +325,11 @@ class Checkpoints:
 def _scores(record: Record) -> dict[int, float]:
   """Returns the scores of the checkpoints there were, by step."""
   return {int(step): score for step, score in record.scores}
+
+
+def _best(scores: Mapping[int, float]) -> int | None:
+  """Returns the step with the highest score, the newest of equals, or None."""
+  return max(scores, key=lambda step: (scores[step], step), default=None)
 
 
 def _zeros(shapes: Any) -> Any:

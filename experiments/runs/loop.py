@@ -82,6 +82,11 @@ class Run:
     self.say(f"{parts.description}. {config.model.name}: {parameters:,} parameters")
     for fault in restored.faults if restored else ():
       self.say(f"damaged checkpoint: {fault}; what there is of it is in {folder / 'damaged'}")
+    if (lost := self.checkpoints.lost_best) is not None:
+      self.say(
+        f"there is no checkpoint of step {lost:,}, which was the best; of the others, the best "
+        "takes its place"
+      )
     if before.config is None:
       self.say(UNSEALED)
     self.say(f"{'goes on from' if restored else 'starts at'} step {self.step:,}, in {folder}")

@@ -1,5 +1,6 @@
 """A run's network, to be used without the data that it was trained on."""
 
+import dataclasses
 import functools
 import warnings
 from collections.abc import Callable
@@ -91,7 +92,8 @@ def read(
   variables = {"params": restored.state.params}
   if restored.state.batch_stats:
     variables["batch_stats"] = restored.state.batch_stats
-  return restored.step, Trained(description(trained), jax.tree.map(jnp.asarray, variables))
+  described = dataclasses.replace(description(trained), step=restored.step)
+  return restored.step, Trained(described, jax.tree.map(jnp.asarray, variables))
 
 
 def _shapes(config: TrainConfig, description: Description) -> Any:

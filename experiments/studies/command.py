@@ -23,7 +23,8 @@ class StudyCommand:
   """Make the runs of a study that have no row, the most important first, and then its page.
 
   Each run is a `train` command, which its row has, with checkpoints under runs/: the command can be
-  stopped or killed at any time and given again.
+  stopped or killed at any time and given again. A row is of one commit: a run that another commit
+  left unfinished is deleted, and begun anew.
   """
 
   name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="|".join([*NAMES, "FILE"]))]

@@ -54,7 +54,9 @@ MAX_DEGREE = 1000
 """A power that overflows float32 for all numbers but those within a tenth of 1."""
 _LEAST, _LARGEST = (float(getattr(np.finfo(np.float32), name)) for name in ("tiny", "max"))
 """The smallest positive number of float32 that no device takes for 0, and the largest."""
-_MAX_CLASSES, _MAX_SIDE, _MAX_WIDTH = 2**20, 2**16, 4096
+_MAX_CLASSES, _MAX_SIDE, _MAX_WIDTH, _MAX_STEP = 2**20, 2**16, 4096, 2**53
+_LATER = {"recipe", "step"}
+"""Attributes that older descriptions do not have."""
 
 _CLASSES: Mapping[str, Callable[..., nn.Module]] = {
   "resnet18": ResNet18,
@@ -91,6 +93,7 @@ class Description:
       counts by element of the patch; None for ``KervConv``.
     resize: the shorter side in pixels to which an image of any size is brought, before its centre
       is cut out; None for a network whose images have one size.
+    step: steps of training that its variables have had; None where nobody has counted.
 
   Raises:
     ValueError: if a value is not as above, or of another type; the message names it.
@@ -119,6 +122,7 @@ class Description:
   std: tuple[float, ...] = (1.0,)
   resize: int | None = None
   recipe: Literal["deep"] | None = None
+  step: int | None = None
 
   def __post_init__(self):
     hints = typing.get_type_hints(type(self))
@@ -145,6 +149,8 @@ class Description:
         raise ValueError(f"`widths` is for fastnet alone, got {self.widths} for {self.name}")
     if self.resize is not None:
       self._integers("resize", 1, max(self.image_shape[:2]), _MAX_SIDE)
+    if self.step is not None:
+      self._integers("step", 1, 0, _MAX_STEP)
     least = "positive, since it is learned," if self._learns_balance else "at least 0"
     self._numbers(
       "balance",
@@ -217,7 +223,7 @@ class Description:
     names = {field.name for field in dataclasses.fields(cls)}
     if not isinstance(values, Mapping):
       raise ValueError(f"the description of the network must be an object, got {_short(values)}")
-    unknown, missing = values.keys() - names, names - {"recipe"} - values.keys()
+    unknown, missing = values.keys() - names, names - _LATER - values.keys()
     if unknown or missing:
       kind, wrong = ("unknown", unknown) if unknown else ("missing", missing)
       raise ValueError(

@@ -58,7 +58,7 @@ def test_a_recipe_is_that_of_deep_and_older_texts_have_none():
   scores, variables = own.init_with_output(jax.random.key(1), image)
   np.testing.assert_array_equal(described.apply(variables, image), scores)
   values = dataclasses.asdict(LENET)
-  del values["recipe"]
+  del values["recipe"], values["step"]
   assert Description.from_json(json.dumps(values)) == LENET
 
 
@@ -117,6 +117,7 @@ VALUES = dataclasses.asdict(LENET)
     ({"kernel": "__import__('os')"}, "`kernel` must be one of none, polynomial, "),
     ({"layers": "second"}, "`layers` must be one of first, all, got 'second'"),
     ({"dtype": "int8"}, "`dtype` must be one of float32, "),
+    ({"step": -1}, "`step` must be a whole number from 0 to 9007199254740992, got -1"),
     ({"recipe": "shallow"}, "`recipe` must be None, or 'deep' for kervolutions, got 'shallow'"),
     ({"kernel": "none", "recipe": "deep"}, "`recipe` must be .*got 'deep' with `kernel` 'none'"),
     ({"learnable": 1}, "`learnable` must be true or false, got 1"),

@@ -21,12 +21,13 @@ from rich.console import Console
 import experiments
 from experiments import UsageError, data, inference
 from experiments.__main__ import main
-from experiments.configs.config import EvalConfig
+from experiments.configs.config import EvalConfig, from_dict
 from experiments.data.pictures import pictures
 from experiments.engine.trainer import Trainer
 from experiments.runs import run
 from experiments.runs.checkpoints import Checkpoints
 from experiments.runs.evaluation import evaluate
+from experiments.runs.folder import read_config
 from experiments.runs.store import Store
 from kerv_jax import models
 from kerv_jax.models import Description
@@ -136,6 +137,12 @@ def test_the_best_that_is_gone_is_an_error_and_no_other_is_the_best(trained, tmp
   with pytest.raises(UsageError, match="there is no checkpoint of step 7, which was the best"):
     experiments.load(folder, "best")
   assert evaluate(folder)["step"] == 21
+  config = from_dict(read_config(folder))
+  console = Console(file=io.StringIO(), width=200)
+  config = dataclasses.replace(config, run=dataclasses.replace(config.run, out=str(folder)))
+  run.train(config, console=console)
+  (line,) = re.findall(".*which was the best.*", console.file.getvalue())
+  assert "there is no checkpoint of step 7, which was the best; of the others, " in line
 
 
 def test_a_folder_that_goes_away_while_it_is_read_is_no_error(trained, tmp_path, monkeypatch):
@@ -285,7 +292,9 @@ def test_what_is_exported_predicts_the_same_without_the_run(trained, tmp_path, c
   command = ["export", str(folder), "--checkpoint", "best", "--out"]
   assert main([*command, str(tmp_path / "a.safetensors")]) == 0
   assert main([*command, str(tmp_path / "a.jax"), "--format", "jax"]) == 0
-  assert np.array_equal(models.load(tmp_path / "a.safetensors").predict(images), wanted)
+  read = models.load(tmp_path / "a.safetensors")
+  assert read.description.step == 7
+  assert np.array_equal(read.predict(images), wanted)
   program = jax.export.deserialize(bytearray((tmp_path / "a.jax").read_bytes()))
   for number in (1, 5):
     np.testing.assert_allclose(program.call(images[:number]), wanted[:number], rtol=1e-5)

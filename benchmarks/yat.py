@@ -27,7 +27,7 @@ _NEAR = Shape("near", 4, (16, 16), 3, 6, (5, 5), padding="VALID")
 
 
 class Yat(kernels.Kernel):
-  """`<x, w>^2 / (|x - w|^2 + epsilon)`, as in `docs/gallery/neighbours.md`."""
+  """`<x, w>^2 / (|x - w|^2 + epsilon)`, as in `docs/gallery/neighbors.md`."""
 
   @property
   def statistics(self) -> tuple[str, ...]:

@@ -32,8 +32,8 @@ include_patterns = ["CHANGELOG.md", "CONTRIBUTING.md", "docs/**.md", "results/*/
 html_theme = "furo"
 html_title = f"kerv_jax {version}"
 html_copy_source = False
-html_static_path = ["gallery.css"]
-html_css_files = ["gallery.css"]
+html_static_path = ["site.css"]
+html_css_files = ["site.css"]
 
 myst_heading_anchors = 3
 nb_execution_mode = "force"

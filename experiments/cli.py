@@ -40,7 +40,7 @@ class ListCommand:
 
 @dataclasses.dataclass(frozen=True)
 class EvalCommand:
-  """Evaluate what a run has learnt on its test set."""
+  """Evaluate what a run has learned on its test set."""
 
   folder: Annotated[str, tyro.conf.Positional]
   """Of the run."""

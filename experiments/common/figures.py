@@ -1,4 +1,4 @@
-"""Figures: accuracy while training, and what the first layer learnt."""
+"""Figures: accuracy while training, and what the first layer learned."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -28,11 +28,11 @@ class ModelConfig:
   degree: int = 3
   """Of the polynomial kernel."""
   balance: float = 1.0
-  """Of the polynomial kernel; where it is learnt, its start."""
+  """Of the polynomial kernel; where it is learned, its start."""
   gamma: float = 1.0
-  """Of the Gaussian kernel; where it is learnt, its start."""
+  """Of the Gaussian kernel; where it is learned, its start."""
   learnable: bool = False
-  """Whether the balance or gamma is learnt."""
+  """Whether the balance or gamma is learned."""
   dtype: Literal["float32", "bfloat16", "float64"] = "float32"
   """Of the computation. Parameters are in float32; in float64 with float64, which is for checks and
   needs JAX_ENABLE_X64=1."""
@@ -60,7 +60,7 @@ class ModelConfig:
       )
     if self.learnable and self.kernel == "polynomial" and self.balance == 0:
       raise UsageError(
-        "`--model.balance` must be positive where it is learnt, got 0: it is stored by a softplus"
+        "`--model.balance` must be positive where it is learned, got 0: it is stored by a softplus"
       )
     if self.remat and self.name in ("lenet5", "fastnet"):
       raise UsageError(f"`--model.remat` must be off for {self.name}, which has no blocks")

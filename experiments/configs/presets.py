@@ -80,7 +80,7 @@ PUBLISHED = {
 "Deep Networks with Stochastic Depth"; "Densely Connected Convolutional Networks", table 2."""
 
 _LAYERS = "which layers are kervolutions: the first alone"
-_LEARNT = "the learnt balance starts at 1"
+_LEARNED = "the learned balance starts at 1"
 _CHANNEL = "data normalisation: mean 0 and standard deviation 1 for each colour"
 
 
@@ -186,7 +186,7 @@ def _add_plain_cifar() -> None:
     )
     left_open = (
       "initial rate: 0.1, after one epoch of warm-up, without which He et al. could not train this "
-      f"depth; {_LAYERS}; {_LEARNT}; {_CHANNEL}"
+      f"depth; {_LAYERS}; {_LEARNED}; {_CHANNEL}"
     )
     source = f"table 2, ResNet-110 on {TITLES[data]} without augmentation"
     _add(f"resnet110-{data}", config, {"knn": model}, source, left_open)
@@ -224,7 +224,7 @@ def _add_augmented_cifar() -> None:
         eval=EvalConfig(targets=TARGETS[data]),
       )
       left_open = (
-        f"{open_of[name]}; padding by reflection (another reading: zeros); {_LAYERS}; {_LEARNT}; "
+        f"{open_of[name]}; padding by reflection (another reading: zeros); {_LAYERS}; {_LEARNED}; "
         f"{_CHANNEL}"
       )
       source = f"table 3, {TITLES[name]} on {TITLES[data]}+"
@@ -253,7 +253,7 @@ def _add_degrees() -> None:
   )
   left_open = (
     "the schedule: that of He et al., 0.1 divided by 10 after 82 and 123 of 164 epochs, batch 128, "
-    f"weight decay 1e-4; {_LEARNT}; padding by reflection; {_LAYERS}; {_CHANNEL}. He et al.'s "
+    f"weight decay 1e-4; {_LEARNED}; padding by reflection; {_LAYERS}; {_CHANNEL}. He et al.'s "
     "ResNet-32 has an error of 7.51 % by that schedule, so that the 94 % of table 5 may never be "
     "reached"
   )

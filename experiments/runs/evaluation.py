@@ -1,4 +1,4 @@
-"""Evaluation of what a run has learnt."""
+"""Evaluation of what a run has learned."""
 
 import dataclasses
 from pathlib import Path

@@ -38,7 +38,7 @@ def train(
     out: folder of the run where the configuration names none.
 
   Returns:
-    How it ended; what it has learnt is saved then.
+    How it ended; what it has learned is saved then.
 
   Raises:
     UsageError: if an option, the data or the folder will not do.

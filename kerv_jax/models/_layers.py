@@ -233,7 +233,7 @@ def classify(
     name: of the layer.
 
   Returns:
-    Unnormalised scores, (batch, num_classes).
+    Unnormalized scores, (batch, num_classes).
   """
   if num_classes < 1:
     raise ValueError(f"`num_classes` must be at least 1, got {num_classes}")

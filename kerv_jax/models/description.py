@@ -91,7 +91,7 @@ class Description:
     std: what each channel is divided by then, a positive normal number of float32, or one for all.
     recipe: "deep" for kervolutions that are those of :func:`kerv_jax.models.deep`, where ``gamma``
       counts by element of the patch; None for ``KervConv``.
-    resize: the shorter side in pixels to which an image of any size is brought, before its centre
+    resize: the shorter side in pixels to which an image of any size is brought, before its center
       is cut out; None for a network whose images have one size.
     step: steps of training that its variables have had; None where nobody has counted.
 

@@ -112,7 +112,7 @@ class FastNet(nn.Module):
       train: see ``CifarResNet``.
 
     Returns:
-      Unnormalised scores, (batch, num_classes), in float32 or wider.
+      Unnormalized scores, (batch, num_classes), in float32 or wider.
 
     Raises:
       ValueError: if ``widths``, ``num_classes`` or the shape of ``x`` is not as above.

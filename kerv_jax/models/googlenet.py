@@ -133,7 +133,7 @@ class GoogLeNet(nn.Module):
         updates its running averages, which are in the collection ``batch_stats``.
 
     Returns:
-      Unnormalised scores, (batch, num_classes), in float32 or wider.
+      Unnormalized scores, (batch, num_classes), in float32 or wider.
 
     Raises:
       ValueError: if ``num_classes`` or the shape of ``x`` is not as above.

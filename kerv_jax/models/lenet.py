@@ -79,7 +79,7 @@ class LeNet5(nn.Module):
       x: images, (batch, height, width, channels), height and width at least 12.
 
     Returns:
-      Unnormalised scores, (batch, num_classes).
+      Unnormalized scores, (batch, num_classes).
 
     Raises:
       ValueError: if the shape of ``x``, ``pool`` or ``num_classes`` is not as above.
@@ -116,7 +116,7 @@ def lenet5(
       and the second layer are.
     kernel_fn: kernel function of the kervolutions; None is the default of ``KervConv``, the cubic
       polynomial. For a different one in each layer, give ``LeNet5`` its layers.
-    learnable: which hyperparameters of the kernel function are learnt, see ``KervConv``.
+    learnable: which hyperparameters of the kernel function are learned, see ``KervConv``.
     per_feature: whether those are one per output feature, see ``KervConv``.
     **options: the other attributes of ``LeNet5``: ``num_classes``, ``activation``, ``pool``.
 

@@ -144,7 +144,7 @@ class CifarResNet(nn.Module):
         updates its running averages, which are in the collection ``batch_stats``.
 
     Returns:
-      Unnormalised scores, (batch, num_classes), in float32 or wider.
+      Unnormalized scores, (batch, num_classes), in float32 or wider.
 
     Raises:
       ValueError: if ``depth``, ``num_classes`` or the shape of ``x`` is not as above.
@@ -210,7 +210,7 @@ class ResNet(nn.Module):
       train: whether batch normalization is training, see ``CifarResNet``.
 
     Returns:
-      Unnormalised scores, (batch, num_classes), in float32 or wider.
+      Unnormalized scores, (batch, num_classes), in float32 or wider.
 
     Raises:
       ValueError: if ``num_classes`` or the shape of ``x`` is not as above.

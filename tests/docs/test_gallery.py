@@ -13,7 +13,7 @@ from tests import reference
 from tests.docs.test_docs import ROOT
 from tests.operator.cases import NHWC, operands
 
-PAGE = (ROOT / "docs" / "gallery" / "neighbours.md").read_text()
+PAGE = (ROOT / "docs" / "gallery" / "neighbors.md").read_text()
 
 
 # Without the last one, which draws.
@@ -25,7 +25,7 @@ def names():
   """What the blocks of the page define."""
   defined = {}
   for block in BLOCKS:
-    exec(compile(block, "neighbours.md", "exec"), defined)
+    exec(compile(block, "neighbors.md", "exec"), defined)
   return defined
 
 

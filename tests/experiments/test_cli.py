@@ -69,7 +69,7 @@ def test_help_shows_the_presets_values(capsys):
     "table 6, ResNet-50 on ImageNet",
     "The paper leaves open",
     "Exit codes",
-    "--model.balance FLOAT Of the polynomial kernel; where it is learnt, its start. (default: 2.0)",
+    "--model.balance FLOAT Of the polynomial kernel; where it is learned, its start.",
     "(default: 30.0 60.0 90.0)",
     "--run.fresh",
   ):

@@ -21,8 +21,8 @@ HEADER = """# Accuracy of distances and sums
 
 ## The squared distance
 
-Largest relative error of `sum (x - w)**2` over all outputs, against the definition in float64 on
-the same inputs. Patches are `offset + N(0, 1)`; filters are six of the patches plus
+The largest relative error of `sum (x - w)**2` over all outputs, against the definition in float64
+on the same inputs. Patches are `offset + N(0, 1)`; filters are six of the patches plus
 `difference * N(0, 1)`, so each filter has a patch right beside it. Window 5x5, 3 channels, padding
 "SAME". One seed; {versions}.
 
@@ -42,24 +42,25 @@ the reference sees the rounded inputs.
 GRADIENT = """
 ## The gradient
 
-It is that of the expansion everywhere, so it loses what the offset has over the difference, once
-where the expansion's value loses it twice: its error is at most about 5e-7 of the offset over the
-difference, and where that nears 1 the gradient is lost. Inputs and filters are
-`offset + difference * N(0, 1)`, all of them close to each other, in float32: largest error of the
-filters' gradient over its largest value, of the sum of the distances weighted with N(0, 1) noise.
-Where such an offset is real, take it off inputs and filters: no distance changes.
-`Minkowski(2.0)` and `method="patches"` have no such error, but take two to three times as
-long as L1, and what patches take.
+The gradient is that of the expansion everywhere. Where the expansion's value loses the ratio of the
+offset to the difference twice, its gradient loses it once: its error is at most about 5e-7 of that
+ratio, and where that nears 1, the gradient is lost. If your data have such an offset, take it off
+inputs and filters, which changes no distance. `Minkowski(2.0)` and `method="patches"` have no such
+error; the first takes two to three times as long as L1, the second as long as patches take.
+
+The table has the largest error of the filters' gradient over its largest value, for the sum of the
+distances weighted with N(0, 1) noise. Inputs and filters are `offset + difference * N(0, 1)` in
+float32, all of them close to each other.
 
 """
 SUMS = """
 ## Sums over pairs
 
-What is summed term by term on CPU is rounded at every term: absolute distances, additive kernels
-and, in groups of up to 32 channels and as many features, inner products, for which `precision` has
-nothing to choose. XLA's convolution rounds less often. Two groups of one feature, window 3x3,
-inputs and filters `N(0, 1)` in float32: largest error of the output over the root mean square of
-the exact one.
+On CPU some kernels are summed term by term, and rounded at every term: absolute distances, additive
+kernels and, in groups of up to 32 channels and as many features, inner products. `precision` makes
+no difference to these. XLA's convolution rounds less often. The table has the largest error of the
+output over the root mean square of the exact one, for two groups of one feature, a window of 3x3,
+and inputs and filters `N(0, 1)` in float32.
 
 """
 

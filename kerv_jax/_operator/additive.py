@@ -1,7 +1,6 @@
 """The statistic of an additive kernel: its terms, reduced without an array of all pairs."""
 
 import dataclasses
-import functools
 from typing import Any
 
 import jax
@@ -46,50 +45,66 @@ def reduced_terms(lhs: Array, rhs: Array, options: Options, kernel: AdditiveKern
   """
   lhs, rhs, geo = channels_last(lhs, rhs, options)
   params, tree = jax.tree.flatten(kernel)
-  _require_closed(tree, lhs.dtype)
-  params = tuple(params)
+  params, structure = tuple(params), _Kernel.of(tree, lhs.dtype)
   if kernel.reduction in _PLAIN:
-    out = reduce_pairs(_Term(tree), _PLAIN[kernel.reduction], lhs, rhs, geo, params)
+    out = reduce_pairs(_Term(structure), _PLAIN[kernel.reduction], lhs, rhs, geo, params)
     return from_channels_last(out, options)
   through = _norm if kernel.reduction == "norm" else _smooth_maximum
-  return from_channels_last(through(lhs, rhs, geo, params, kernel), options)
+  return from_channels_last(through(lhs, rhs, geo, params, structure), options)
 
 
-@functools.lru_cache
-def _require_closed(tree: Any, dtype: Any) -> None:
-  """A derivative does not reach what a term closes over, and a trace that is kept must not."""
-  number = jax.ShapeDtypeStruct((), dtype)
-  jaxpr = jax.make_jaxpr(_Term(tree))(number, number, *[number] * tree.num_leaves)
-  traced = [const for const in jaxpr.consts if isinstance(const, Tracer)]
-  if traced:
-    raise ValueError(
-      f"`term` of {tree.unflatten([1.0] * tree.num_leaves)!r} closes over a traced value of shape "
-      f"{traced[0].shape}: make it a hyperparameter of the class, which `term` reads from `self`"
-    )
+@dataclasses.dataclass(frozen=True)
+class _Kernel:
+  """A kernel without its hyperparameters, as what compiled programs are kept by.
+
+  Attributes:
+    tree: its structure.
+    term: what its term is now, with all that it reads besides.
+  """
+
+  tree: Any
+  term: Any
+
+  @classmethod
+  def of(cls, tree: Any, dtype: Any) -> "_Kernel":
+    number = jax.ShapeDtypeStruct((), dtype)
+    traced = jax.make_jaxpr(lambda x, w, *params: all_terms(tree.unflatten(params), x, w))
+    jaxpr = traced(number, number, *[number] * tree.num_leaves)
+    for const in jaxpr.consts:
+      if isinstance(const, Tracer):
+        raise ValueError(
+          f"`term` of {tree.unflatten([1.0] * tree.num_leaves)!r} closes over a traced value of "
+          f"shape {const.shape}: make it a hyperparameter of the class, which `term` reads from "
+          "`self`"
+        )
+    return cls(tree, (str(jaxpr), *(np.asarray(const).tobytes() for const in jaxpr.consts)))
+
+  def __call__(self, *params: Array) -> AdditiveKernel:
+    return self.tree.unflatten(params)
 
 
 def _smooth_maximum(
-  lhs: Array, rhs: Array, geo: Geometry, params: tuple[Array, ...], kernel: AdditiveKernel
+  lhs: Array, rhs: Array, geo: Geometry, params: tuple[Array, ...], structure: _Kernel
 ) -> Array:
-  tree = jax.tree.structure(kernel)
+  kernel: Any = structure(*params)
   fixed = lax.stop_gradient((lhs, rhs, params))
   # What is factored out has no influence on the value, so it needs no derivative.
-  largest = finite(reduce_pairs(_Term(tree), MAX, *fixed[:2], geo, fixed[2]))
-  total = reduce_pairs(_Exponential(tree), SUM, lhs, rhs, geo, params, (largest,))
-  return largest + logarithm(total, _beside(kernel.temperature, total))  # pyright: ignore
+  largest = finite(reduce_pairs(_Term(structure), MAX, *fixed[:2], geo, fixed[2]))
+  total = reduce_pairs(_Exponential(structure), SUM, lhs, rhs, geo, params, (largest,))
+  return largest + logarithm(total, _beside(kernel.temperature, total))
 
 
 def _norm(
-  lhs: Array, rhs: Array, geo: Geometry, params: tuple[Array, ...], kernel: AdditiveKernel
+  lhs: Array, rhs: Array, geo: Geometry, params: tuple[Array, ...], structure: _Kernel
 ) -> Array:
-  tree = jax.tree.structure(kernel)
-  p: Any = kernel.p  # pyright: ignore
+  kernel: Any = structure(*params)
+  p = kernel.p
   # An exponent that is a number, and an integer, costs a few products.
   known = isinstance(p, np.ndarray) and p.ndim == 0 and float(p).is_integer()
   fixed = lax.stop_gradient((lhs, rhs, params))
-  largest = reduce_pairs(_Size(tree), MAX, *fixed[:2], geo, fixed[2])
+  largest = reduce_pairs(_Size(structure), MAX, *fixed[:2], geo, fixed[2])
   scale = norm_scale(largest)
-  term = _Power(tree, int(p) if known else None)
+  term = _Power(structure, int(p) if known else None)
   total = reduce_pairs(term, SUM, lhs, rhs, geo, params, (scale,))
   return norm_of(total, scale, _beside(p, total))
 
@@ -104,43 +119,41 @@ def _beside(value: Any, out: Array) -> Array:
 class _Term:
   """The term of a kernel as a function of its hyperparameters too."""
 
-  tree: Any
+  kernel: _Kernel
 
   def __call__(self, x: Array, w: Array, *params: Array) -> Array:
-    return all_terms(self.tree.unflatten(params), x, w)
+    return all_terms(self.kernel(*params), x, w)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Exponential:
   """``exp((term - largest) / temperature)``."""
 
-  tree: Any
+  kernel: _Kernel
 
   def __call__(self, x: Array, w: Array, *others: Array) -> Array:
-    *params, largest = others
-    kernel = self.tree.unflatten(params)
-    return exponential(all_terms(kernel, x, w) - largest, kernel.temperature)
+    return exponential(self.kernel.tree, x, w, *others)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Size:
   """The size of the term."""
 
-  tree: Any
+  kernel: _Kernel
 
   def __call__(self, x: Array, w: Array, *params: Array) -> Array:
-    return absolute(all_terms(self.tree.unflatten(params), x, w))
+    return absolute(all_terms(self.kernel(*params), x, w))
 
 
 @dataclasses.dataclass(frozen=True)
 class _Power:
   """A power of the size of the term, scaled; the exponent is that of the kernel if it is None."""
 
-  tree: Any
+  kernel: _Kernel
   exponent: int | None
 
   def __call__(self, x: Array, w: Array, *others: Array) -> Array:
     *params, scale = others
-    kernel = self.tree.unflatten(params)
+    kernel: Any = self.kernel(*params)
     size = absolute(all_terms(kernel, x, w)) * scale * scale
     return power(size, kernel.p) if self.exponent is None else lax.integer_pow(size, self.exponent)

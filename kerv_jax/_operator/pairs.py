@@ -21,6 +21,7 @@ from jax.custom_derivatives import SymbolicZero
 from kerv_jax._operator import depthwise, fused, loops
 from kerv_jax._operator.layout import Geometry
 from kerv_jax._operator.reductions import SUM, WHERE, Operands, Reduction, Term
+from kerv_jax.kernels.additive import where_kept
 
 Pairwise = Callable[..., Array]
 """A pointwise function ``t(x, w, *params, *outs)``, hashable."""
@@ -245,7 +246,7 @@ class _Attained:
   term: Pairwise
 
   def __call__(self, x: Any, w: Any, params: Any, outs: Any) -> Array:
-    return jnp.where(w[1] == outs[0], self.term(x[0], w[0], *params), 0)
+    return where_kept(self.term, w[1] == outs[0], x[0], w[0], *params)
 
 
 @dataclasses.dataclass(frozen=True)

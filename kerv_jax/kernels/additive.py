@@ -3,13 +3,15 @@
 Their statistic is computed without patches, whatever the function: see :class:`AdditiveKernel`.
 """
 
+import functools
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from jax.custom_derivatives import SymbolicZero
 
 from kerv_jax.kernels.base import Kernel
 from kerv_jax.kernels.definitions import absolute
@@ -140,14 +142,16 @@ class PairStatistic:
   def __call__(self, x: Array, w: Array) -> Array:
     """Its definition: on patches and filters (..., K), the last axis reduced."""
     kernel = jax.tree.map(lambda v: v if jnp.ndim(v) == 0 else v[..., None], self.kernel)
-    terms = all_terms(kernel, x, w)
+    params, tree = jax.tree.flatten(kernel)
+    term = lambda x, w, *params: all_terms(tree.unflatten(params), x, w)  # noqa: E731
+    terms = term(x, w, *params)
     reduction = self.kernel.reduction
     if reduction == "sum":
       return jnp.sum(terms, axis=-1)
     if reduction == "logsumexp":
-      temperature: Any = kernel.temperature  # pyright: ignore
       largest = lax.stop_gradient(jnp.max(terms, axis=-1, keepdims=True, initial=-jnp.inf))
-      total = exponential(terms - finite(largest), temperature).sum(axis=-1, keepdims=True)
+      exponentials = exponential(tree, x, w, *params, finite(largest))
+      total, temperature = exponentials.sum(axis=-1, keepdims=True), kernel.temperature  # pyright: ignore
       return (finite(largest) + logarithm(total, jnp.asarray(temperature, total.dtype)))[..., 0]
     if reduction == "norm":
       size = absolute(terms)
@@ -159,7 +163,9 @@ class PairStatistic:
       return jnp.full(terms.shape[:-1], -jnp.inf if reduction == "max" else jnp.inf, terms.dtype)
     # That of jnp.max would be shared by ties.
     first = (jnp.argmax if reduction == "max" else jnp.argmin)(terms, axis=-1, keepdims=True)
-    return jnp.take_along_axis(terms, lax.stop_gradient(first), axis=-1)[..., 0]
+    numbers = lax.broadcasted_iota(first.dtype, terms.shape, terms.ndim - 1)
+    attained = where_kept(term, numbers == first, x, w, *params)
+    return jnp.sum(attained, axis=-1)
 
 
 def all_terms(kernel: AdditiveKernel, x: Array, w: Array) -> Array:
@@ -195,11 +201,46 @@ def finite(largest: Array) -> Array:
   return jnp.where(jnp.isfinite(largest), largest, 0)
 
 
-def exponential(difference: Array, temperature: Any) -> Array:
-  """``exp(difference / temperature)``; a constant 0 at minus infinity."""
-  nothing = difference == -jnp.inf
-  scaled = jnp.where(nothing, 0, difference) / jnp.asarray(temperature, difference.dtype)
-  return jnp.where(nothing, 0, jnp.exp(scaled))
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def where_kept(function: Callable[..., Array], keep: Array, *args: Any) -> Array:
+  """A pointwise function where it is kept, else 0; so are its derivatives, were they infinite."""
+  return jnp.where(keep, function(*args), 0)
+
+
+@functools.partial(where_kept.defjvp, symbolic_zeros=True)
+def _where_kept_jvp(function: Callable[..., Array], primals: Any, tangents: Any) -> tuple:
+  keep, *args = primals
+  out = where_kept(function, keep, *args)
+  total = jnp.zeros_like(out)
+  for i, (arg, change) in enumerate(zip(args, tangents[1:], strict=True)):
+    if not isinstance(change, SymbolicZero):
+      alone = lambda value, i=i: function(*args[:i], value, *args[i + 1 :])  # noqa: E731
+      slope = jax.jvp(alone, (arg,), (jnp.ones_like(arg),))[1]
+      total += jnp.where(keep, slope, 0) * change
+  return out, total
+
+
+def exponential(tree: Any, x: Array, w: Array, *others: Array) -> Array:
+  """``exp((term - largest) / temperature)``; a constant 0 where the term is minus infinity.
+
+  Args:
+    tree: the structure of the kernel.
+    x: elements of patches.
+    w: elements of filters.
+    *others: the hyperparameters of the kernel, and what is subtracted.
+
+  Returns:
+    The values, in the shape that all of these broadcast to.
+  """
+
+  def value(x: Array, w: Array, *others: Array) -> Array:
+    *params, largest = others
+    kernel = tree.unflatten(params)
+    difference = all_terms(kernel, x, w) - largest
+    return jnp.exp(difference / jnp.asarray(kernel.temperature, difference.dtype))
+
+  kept = all_terms(tree.unflatten(others[:-1]), x, w) != -jnp.inf
+  return where_kept(value, kept, x, w, *others)
 
 
 @jax.custom_jvp

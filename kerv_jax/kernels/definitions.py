@@ -57,6 +57,22 @@ def _absolute_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array,
   return absolute(*primals), jnp.sign(primals[0]) * tangents[0]
 
 
+@jax.custom_jvp
+def quotient(x: Array, y: Array) -> Array:
+  """``x / y``, whose derivatives divide by ``y`` again where JAX's divide by its square.
+
+  That square would be 0 or infinite where ``y`` is below 1e-19 or above 1e19 in float32.
+  """
+  return x / y
+
+
+@quotient.defjvp
+def _quotient_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple:
+  (x, y), (of_x, of_y) = primals, tangents
+  out = quotient(x, y)
+  return out, quotient(of_x - out * of_y, y)
+
+
 def absolute_difference(x: Array, w: Array) -> Array:
   """``|x - w|``, pointwise; its derivative at ``x == w`` is 0."""
   return absolute(x - w)

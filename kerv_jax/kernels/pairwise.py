@@ -1,10 +1,11 @@
 """The additive kernels that are built in."""
 
+import jax
 import jax.numpy as jnp
-from jax import Array, lax
+from jax import Array
 
 from kerv_jax.kernels.additive import AdditiveKernel
-from kerv_jax.kernels.definitions import absolute_difference
+from kerv_jax.kernels.definitions import absolute, absolute_difference, quotient
 from kerv_jax.kernels.fields import Hyperparameter, hyperparameter
 
 
@@ -93,12 +94,31 @@ class ChiSquared(AdditiveKernel):
 
   def term(self, x: Array, w: Array) -> Array:
     """``(x - w)**2 / (|x| + |w|)``."""
-    size = jnp.maximum(jnp.abs(x + w), jnp.abs(x - w))  # has derivative 0 where x or w is 0
-    size = jnp.where(size == 0, 1, size)
-    # The quotient first, as a square would overflow; and of numbers of about 1, as its derivatives
-    # divide by the square of what it divides by.
-    unit = lax.stop_gradient(size)
-    return (x - w) * (((x - w) / unit) / (size / unit))
+    return _chi_squared(x, w)
+
+
+@jax.custom_jvp
+def _chi_squared(x: Array, w: Array) -> Array:
+  """The term, as a product with a quotient: a square would overflow, or be 0."""
+  difference = x - w
+  return difference * quotient(difference, _size(x, w))
+
+
+@_chi_squared.defjvp
+def _chi_squared_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple:
+  (x, w), (of_x, of_w) = primals, tangents
+  difference, size = x - w, _size(x, w)
+  # Two quotients, where a square of one would do: what is used twice XLA keeps in memory.
+  ratio = quotient(difference, size)
+  by_x = ratio * (1 + quotient(size - jnp.sign(x) * difference, size))
+  by_w = -ratio * (1 + quotient(size + jnp.sign(w) * difference, size))
+  return _chi_squared(x, w), by_x * of_x + by_w * of_w
+
+
+def _size(x: Array, w: Array) -> Array:
+  """``|x| + |w|``, but 1 where that is 0."""
+  size = absolute(x) + absolute(w)
+  return jnp.where(size == 0, 1, size)
 
 
 class Minkowski(AdditiveKernel):

@@ -456,6 +456,52 @@ def test_errors_name_the_term():
     kerv(lhs, rhs, Stacks())
 
 
+@pytest.mark.parametrize("method", ["auto", "patches"])
+@pytest.mark.parametrize("reduction", ["min", "logsumexp"])
+@pytest.mark.parametrize("form", ["cpu", "accelerator"])
+def test_an_infinite_pair_that_has_no_part_has_none_in_derivatives(
+  form, reduction, method, monkeypatch
+):
+  if form == "accelerator":
+    as_accelerators(monkeypatch)
+  sign, shape = (1.0, reduction) if reduction == "min" else (-1.0, reduction)
+
+  class Nearest(AdditiveKernel):
+    reduction = shape
+
+    def term(self, x, w):
+      return sign * jnp.square(x - w)
+
+  lhs, rhs = operands((1, 4, 5, 2), (3, 3, 2, 2))
+  options = {"window_strides": (1, 1), "rhs_dilation": (1, 1), "feature_group_count": 1}
+  padded = jnp.pad(lhs, ((0, 0), (1, 1), (1, 1), (0, 0)), constant_values=jnp.inf)
+  out = lambda lhs, rhs, method: jnp.sum(  # noqa: E731
+    kerv(lhs, rhs, Nearest(), padding="VALID", method=method, **options)
+  )
+  found = jax.grad(out, (0, 1))(padded, rhs, method)
+  far = jnp.where(jnp.isinf(padded), 1e6, padded)  # of no part, and finite
+  close(found, jax.grad(out, (0, 1))(far, rhs, "patches"))
+
+
+def test_what_a_term_reads_may_change():
+  lhs, rhs = operands()
+  factor = 1.0
+
+  class Scaled(AdditiveKernel):
+    power = 1
+
+    def term(self, x, w):
+      return factor * jnp.abs(x - w) ** self.power
+
+  once = kerv(lhs, rhs, Scaled())
+  factor = jnp.float32(3.0)
+  close(kerv(lhs, rhs, Scaled()), 3 * once)
+  factor = jnp.float32(5.0)
+  close(kerv(lhs, rhs, Scaled()), 5 * once)
+  Scaled.power = 2
+  close(kerv(lhs, rhs, Scaled()), kerv(lhs, rhs, Scaled(), method="patches"))
+
+
 def test_a_term_that_closes_over_a_traced_value_is_told_so():
   lhs, rhs = operands()
 

@@ -43,10 +43,11 @@ GRADIENT = """
 ## The gradient
 
 The gradient is that of the expansion everywhere. Where the expansion's value loses the ratio of the
-offset to the difference twice, its gradient loses it once: its error is at most about 5e-7 of that
-ratio, and where that nears 1, the gradient is lost. If your data have such an offset, take it off
-inputs and filters, which changes no distance. `Minkowski(2.0)` and `method="patches"` have no such
-error; the first takes two to three times as long as L1, the second as long as patches take.
+offset to the difference twice, its gradient loses it once: its error is here at most 5e-7 of that
+ratio, and a few times as much with few channels and many positions. Where that nears 1, the
+gradient is lost. If your data have such an offset, take it off inputs and filters, which changes no
+distance. `Minkowski(2.0)` and `method="patches"` have no such error; the first takes two to three
+times as long as L1, the second as long as patches take.
 
 The table has the largest error of the filters' gradient over its largest value, for the sum of the
 distances weighted with N(0, 1) noise. Inputs and filters are `offset + difference * N(0, 1)` in

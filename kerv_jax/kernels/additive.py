@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 from jax.custom_derivatives import SymbolicZero
 
@@ -180,9 +181,14 @@ def all_terms(kernel: AdditiveKernel, x: Array, w: Array) -> Array:
     The terms in the shape that all of these broadcast to, and in their dtype.
 
   Raises:
-    ValueError: if ``term`` returns another shape, or complex numbers.
+    ValueError: if ``term`` returns another shape, complex numbers, or none.
   """
-  value = jnp.asarray(kernel.term(x, w))
+  found = kernel.term(x, w)
+  if not isinstance(found, Array | np.ndarray | np.generic | float | int):
+    raise ValueError(
+      f"`term` of {type(kernel).__name__} must return an array of real numbers, got {found!r}"
+    )
+  value = jnp.asarray(found)
   shape = jnp.broadcast_shapes(x.shape, w.shape, *map(jnp.shape, jax.tree.leaves(kernel)))
   try:
     fits = jnp.broadcast_shapes(value.shape, shape) == shape

@@ -41,8 +41,10 @@ class _Constant:
   def __repr__(self) -> str:
     if not self.names:
       return repr(self.kernel_fn)
-    learned = ", ".join(f"`{name}`" for name in self.names)
-    return f"{self.kernel_fn!r} at first; {learned} below raw, by its value in `kernel_fn`"
+    constraints = self.kernel_fn.constraints()
+    raw = ", ".join(f"`{name}`" for name in self.names if constraints[name] != "any")
+    below = f"; {raw} below raw, by its value in `kernel_fn`" if raw else ""
+    return f"{self.kernel_fn!r} at first{below}"
 
 
 class KernelLayer:

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import re
 from typing import Any
 
 import jax
@@ -247,5 +248,7 @@ def test_copies_pickles_and_display():
   fields = pickle.loads(pickle.dumps(layer.kernel_spec))
   assert fields == layer.kernel_spec
   assert "Polynomial(degree=2, balance=0.5) at first; `balance` below raw" in repr(layer)
+  free = Kerv(3, 4, (3, 3), kernel_fn=kernels.Sigmoid(), learnable=True, rngs=rngs())
+  assert re.search(r"kernel_spec=Sigmoid\(.*\) at first,?\n", repr(free))
   fixed = Kerv(3, 4, (3, 3), kernel_fn=POLYNOMIAL, rngs=rngs())
   assert "kernel_spec=Polynomial(degree=2, balance=0.5)\n" in repr(fixed)

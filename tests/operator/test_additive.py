@@ -452,6 +452,12 @@ def test_errors_name_the_term():
     def term(self, x, w):
       return jnp.stack([x * w, x + w])
 
+  class Forgets(AdditiveKernel):
+    def term(self, x, w):
+      x - w
+
+  with pytest.raises(ValueError, match=r"`term` of Forgets must return an array .*, got None"):
+    kerv(lhs, rhs, Forgets())
   with pytest.raises(ValueError, match="`term` of Stacks must be a real pointwise function"):
     kerv(lhs, rhs, Stacks())
 

@@ -6,6 +6,7 @@ import graphlib
 import importlib
 import importlib.util
 import inspect
+import os
 import pathlib
 import pkgutil
 import re
@@ -180,6 +181,14 @@ def test_links_lead_somewhere(page):
 def test_the_page_for_contributors_names_what_there_is():
   for name in re.findall(r"`([\w./]+/[\w./]+)`", (ROOT / "CONTRIBUTING.md").read_text()):
     assert (ROOT / name).exists() or (ROOT / "kerv_jax" / name).exists(), name
+
+
+def test_workflows_call_scripts_that_there_are():
+  for file in (ROOT / ".github" / "workflows").glob("*.yml"):  # an sdist has none
+    scripts = re.findall(r"run: (\.ci/\w+)", file.read_text())
+    assert scripts
+    for script in scripts:
+      assert os.access(ROOT / script, os.X_OK), script
 
 
 @pytest.mark.usefixtures("promotion")

@@ -52,9 +52,9 @@ def test_folder_that_goes_during_a_save_ends_the_process_within_seconds(tmp_path
   process = runs.launch(config)
   checkpoints = tmp_path / "run" / "checkpoints"
   end = time.monotonic() + 120
-  while not list(checkpoints.glob("[0-9]*")) and process.poll() is None:
+  # Between two saves Orbax would make the folder anew, and the run would go on.
+  while not list(checkpoints.glob("*tmp*")) and process.poll() is None:
     assert time.monotonic() < end
-    time.sleep(0.01)
   checkpoints.rename(tmp_path / "gone")
   begin = time.monotonic()
   code, _, errors = runs.finish(process, timeout=60)

@@ -33,6 +33,10 @@ def restore(
   Raises:
     UsageError: if there is no such checkpoint, or it is damaged or of another network.
   """
+  if isinstance(checkpoint, bool) or not (
+    checkpoint in ("newest", "best") or isinstance(checkpoint, int)
+  ):
+    raise UsageError(f"`--checkpoint` must be newest, best or a step, got {checkpoint!r}")
   seen: list[int] = []
   while True:
     checkpoints = _open(folder, layout)

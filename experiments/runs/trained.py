@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from experiments import UsageError
 from experiments.configs.build import Parts, build
 from experiments.configs.config import TrainConfig, from_dict
 from experiments.configs.identity import identifying
@@ -36,8 +37,13 @@ def load(folder: str | Path, checkpoint: Checkpoint = "newest") -> Trained:
     checkpoint: the newest, the best, or that of a step.
 
   Raises:
-    UsageError: as `read` does.
+    UsageError: as `read` does, and if the folder is a file.
   """
+  if Path(folder).is_file():
+    raise UsageError(
+      f"`folder` must be that of a run, got the file {str(folder)!r}; what `export` wrote is read "
+      "by kerv_jax.models.load"
+    )
   return read(folder, checkpoint, warnings.warn)[1]
 
 

@@ -21,7 +21,7 @@ _KEY, _DIGEST = "kerv_jax.network", "kerv_jax.sha256"
 """Of the description, and of a digest of it and of the arrays, in the header of a file."""
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Trained:
   """A trained network, and what is needed to show it images.
 
@@ -41,6 +41,10 @@ class Trained:
 
   description: Description
   variables: Mapping[str, Any]
+
+  def __repr__(self) -> str:
+    count = sum(np.size(leaf) for leaf in jax.tree.leaves(self.variables))
+    return f"Trained({self.description!r}, variables of {count:,} numbers)"
 
   @functools.cached_property
   def model(self) -> nn.Module:

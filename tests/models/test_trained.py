@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import sys
 
 import jax
@@ -210,3 +211,7 @@ def test_without_safetensors_an_error_names_the_extra(tmp_path, lenet, monkeypat
   for action in (lambda: models.save(tmp_path / "a", lenet), lambda: models.load(tmp_path / "a")):
     with pytest.raises(ImportError, match=r"needs safetensors: pip install 'kerv_jax\[safetens"):
       action()
+
+
+def test_display_tells_what_it_is_and_no_weights(lenet):
+  assert re.fullmatch(r"Trained\(Description\(.*\), variables of [\d,]+ numbers\)", repr(lenet))

@@ -1,5 +1,6 @@
 """Runs in other processes: what fails, dies, or is made again."""
 
+import contextlib
 import os
 import shlex
 import signal
@@ -188,8 +189,9 @@ def test_no_process_outlives_the_command(tiny, tmp_path, how):
 def descendants(pid):
   found = []
   for task in Path(f"/proc/{pid}/task").glob("*/children"):
-    for child in task.read_text().split():
-      found += [int(child), *descendants(int(child))]
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # of a thread that has ended
+      for child in task.read_text().split():
+        found += [int(child), *descendants(int(child))]
   return found
 
 

@@ -45,12 +45,14 @@ def kerv_general_dilated(
 
   where :math:`x_{n, p}` is the patch of item n at output position p, :math:`w_o` the filter of
   output feature o and :math:`\kappa` the kernel function.  No patches are built unless ``method``
-  is "patches": memory is that of a convolution and a few outputs.  So is the time for functions of
-  the inner product and, but for sums over windows, of the squared distance; where that cancels it
-  is summed directly, which takes as long as an absolute distance, a few convolutions.  In groups
-  of up to 32 channels and as many features, XLA's convolution is slow on CPU, its derivatives
-  above all; there inner products are summed as distances are, in full precision, in less of the
-  time and up to three outputs more of the memory.  ``Linear`` stays the convolution.
+  is "patches", so memory is that of a convolution and a few outputs.
+
+  Functions of the inner product take the time of a convolution; those of the squared distance take
+  that and the norms of patches, but where it cancels it is summed directly.  Such a sum, as of the
+  absolute distance, takes a few times as long.  ``Linear`` is the convolution itself.  On a CPU, XLA's
+  convolution is slow in small groups (up to 32 channels and as many features), its derivatives
+  above all: there inner products are summed directly too, in full precision, in less time and up
+  to three outputs more of memory.
 
   Padding and ``lhs_dilation`` insert zeros, and a zero is data: for a distance kernel a padded tap
   contributes ``|0 - w|``.

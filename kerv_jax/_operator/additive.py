@@ -13,8 +13,9 @@ from kerv_jax._operator.layout import Geometry, channels_last, from_channels_las
 from kerv_jax._operator.options import Options
 from kerv_jax._operator.pairs import reduce_pairs
 from kerv_jax._operator.reductions import MAX, MIN, SUM
-from kerv_jax.kernels.additive import (
-  AdditiveKernel,
+from kerv_jax.kernels.additive import AdditiveKernel
+from kerv_jax.kernels.definitions import absolute
+from kerv_jax.kernels.reductions import (
   all_terms,
   exponential,
   finite,
@@ -23,7 +24,6 @@ from kerv_jax.kernels.additive import (
   norm_scale,
   power,
 )
-from kerv_jax.kernels.definitions import absolute
 
 _PLAIN = {"sum": SUM, "max": MAX, "min": MIN}
 

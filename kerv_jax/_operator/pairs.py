@@ -21,7 +21,7 @@ from jax.custom_derivatives import SymbolicZero
 from kerv_jax._operator import depthwise, fused, loops
 from kerv_jax._operator.layout import Geometry
 from kerv_jax._operator.reductions import SUM, WHERE, Operands, Reduction, Term
-from kerv_jax.kernels.additive import where_kept
+from kerv_jax.kernels.reductions import where_kept
 
 Pairwise = Callable[..., Array]
 """A pointwise function ``t(x, w, *params, *outs)``, hashable."""

@@ -60,7 +60,9 @@ class Huber(AdditiveKernel):
   def term(self, x: Array, w: Array) -> Array:
     """``h(x - w)``."""
     difference = x - w
-    bounded = jnp.clip(difference, -self.delta, self.delta)
+    # The derivative of jnp.clip would be NaN where the difference is infinite.
+    bounded = jnp.where(difference < -self.delta, -self.delta, difference)
+    bounded = jnp.where(difference > self.delta, self.delta, bounded)
     return bounded * (difference - bounded / 2)
 
 

@@ -128,6 +128,17 @@ def test_infinite_terms():
 
 
 @pytest.mark.parametrize("run", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_the_derivative_of_huber_at_an_infinite_difference(run):
+  x, w = np.float32([np.inf, -np.inf, 1.0, 3.0, 0.0]), np.float32([0.0, 1.0, 1.5, 1.0, 1e-12])
+  value = lambda kernel, x, w: kernel(x[:, None], w[:, None]).sum()  # noqa: E731
+  by_kernel, dx, dw = run(jax.grad(value, (0, 1, 2)))(kernels.Huber(2.0), x, w)
+  assert_allclose([dx, -dw], 2 * [[2, -2, -0.5, 2, -1e-12]], rtol=1e-6)
+  assert by_kernel.delta == np.inf
+  finite = run(jax.grad(value))(kernels.Huber(0.5), x[2:], w[2:])
+  assert_allclose(finite.delta, 0 + 1.5 + 0, rtol=1e-6)
+
+
+@pytest.mark.parametrize("run", [lambda f: f, jax.jit], ids=["eager", "jit"])
 @pytest.mark.parametrize("scale", [1e-36, 1e-20, 1e25, 5e37])
 def test_chi_squared_holds_at_any_scale(scale, run):
   x, w = np.float32([3 * scale, 0.0]), np.float32([scale, 0.0])

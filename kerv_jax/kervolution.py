@@ -49,10 +49,10 @@ def kerv_general_dilated(
 
   Functions of the inner product take the time of a convolution; those of the squared distance take
   that and the norms of patches, but where it cancels it is summed directly.  Such a sum, as of the
-  absolute distance, takes a few times as long.  ``Linear`` is the convolution itself.  On a CPU, XLA's
-  convolution is slow in small groups (up to 32 channels and as many features), its derivatives
-  above all: there inner products are summed directly too, in full precision, in less time and up
-  to three outputs more of memory.
+  absolute distance, takes a few times as long.  ``Linear`` is the convolution itself.  On a CPU,
+  XLA's convolution is slow in small groups (up to 32 channels and as many features), its
+  derivatives above all: there inner products are summed directly too, in full precision, in less
+  time and up to three outputs more of memory.
 
   Padding and ``lhs_dilation`` insert zeros, and a zero is data: for a distance kernel a padded tap
   contributes ``|0 - w|``.

@@ -36,7 +36,7 @@ def restore(
   if isinstance(checkpoint, bool) or not (
     checkpoint in ("newest", "best") or isinstance(checkpoint, int)
   ):
-    raise UsageError(f"`--checkpoint` must be newest, best or a step, got {checkpoint!r}")
+    raise UsageError(f"`checkpoint` must be newest, best or a step, got {checkpoint!r}")
   seen: list[int] = []
   while True:
     checkpoints = _open(folder, layout)
@@ -91,13 +91,13 @@ def _restore(
   if not steps:
     raise UsageError(f"the run in {str(folder)!r} has no complete checkpoint yet")
   if isinstance(checkpoint, int) and checkpoint not in steps:
-    raise UsageError(f"`--checkpoint` must be newest, best or one of {steps}, got {checkpoint}")
+    raise UsageError(f"`checkpoint` must be newest, best or one of {steps}, got {checkpoint}")
   step, unknown = (checkpoint, []) if isinstance(checkpoint, int) else (None, [])
   if checkpoint == "best":
     step, unknown = checkpoints.find_best()
     if step is None:
       raise UsageError(
-        f"`--checkpoint` best: none of the run in {str(folder)!r} has been evaluated yet"
+        f"`checkpoint` best: none of the run in {str(folder)!r} has been evaluated yet"
       )
   restored = checkpoints.restore(shapes(checkpoints), step)
   assert restored is not None

@@ -235,7 +235,7 @@ def test_eval_gives_what_training_saw(trained, capsys):
   ("options", "message"),
   [
     (["/nowhere"], "there is no run in '/nowhere': no file '/nowhere/config.json'"),
-    (["RUN", "--checkpoint", "8"], r"`--checkpoint` must be newest, best or one of \[7, 14, 21\]"),
+    (["RUN", "--checkpoint", "8"], r"`checkpoint` must be newest, best or one of \[7, 14, 21\]"),
     (["RUN", "--batch-size", "0"], "`--batch-size` must be from 1 to 2147483647, got 0"),
     (["RUN", "--crops", "10"], "`--crops` must be 1 for images that are held in memory, got 10"),
   ],

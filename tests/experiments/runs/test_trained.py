@@ -90,7 +90,7 @@ def test_the_best_is_the_best_though_nothing_was_restored_before(trained, no_dat
 
 @pytest.mark.parametrize("checkpoint", ["bset", "", "14", 14.0, True, None])
 def test_what_names_no_checkpoint_is_an_error(trained, checkpoint):
-  with pytest.raises(UsageError, match="`--checkpoint` must be newest, best or a step, got"):
+  with pytest.raises(UsageError, match="`checkpoint` must be newest, best or a step, got"):
     experiments.load(trained[0], checkpoint)
 
 
@@ -104,7 +104,7 @@ def test_the_best_of_a_run_that_was_never_evaluated_is_an_error(tmp_path):
   config = runs.config(runs.write_data(tmp_path), tmp_path / "run", epochs=3, stop_after=1)
   config = dataclasses.replace(config, eval=EvalConfig(every=3))
   run.train(config, console=Console(file=io.StringIO()))
-  with pytest.raises(UsageError, match=r"`--checkpoint` best: none of the run in .* has been eval"):
+  with pytest.raises(UsageError, match=r"`checkpoint` best: none of the run in .* has been eval"):
     experiments.load(tmp_path / "run", "best")
 
 

@@ -2,8 +2,11 @@
 
 import importlib
 import inspect
+import pathlib
 import pkgutil
+from html.parser import HTMLParser
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from docutils import nodes
 from docutils.utils.math.latex2mathml import tex2mathml
@@ -63,6 +66,8 @@ def setup(app: Any) -> None:
   app.add_html_math_renderer("mathml", renderer(False), renderer(True))
   app.connect("doctree-resolved", _make_cards)
   app.connect("env-check-consistency", _check_reference)
+  app.connect("viewcode-follow-imported", _module_of)
+  app.connect("build-finished", _check_links)
 
 
 def _make_cards(app: Any, doctree: nodes.document, page: str) -> None:
@@ -93,3 +98,44 @@ def _check_reference(app: Any, env: Any) -> None:
       known = {f"{module.__name__}.{name}", f"kerv_jax.{name}"}
       if not known & described.keys() and not inspect.ismodule(getattr(module, name)):
         logging.getLogger(__name__).warning("%s.%s is not described", module.__name__, name)
+
+
+def _module_of(app: Any, module: str, name: str) -> str | None:
+  """The module whose source shows a name: for what is in a class, that of the class."""
+  found = getattr(importlib.import_module(module), name.partition(".")[0], None)
+  return getattr(found, "__module__", None)
+
+
+def _check_links(app: Any, error: Exception | None) -> None:
+  """Warns of links within the site that lead nowhere."""
+  if error or app.builder.name != "html":
+    return
+  site = pathlib.Path(app.outdir)
+  pages = {path: _Page(path) for path in site.rglob("*.html")}
+  for path, page in pages.items():
+    for link in page.links:
+      address = urlsplit(link)
+      if address.scheme or address.netloc:
+        continue
+      target = (path.parent / unquote(address.path)).resolve() if address.path else path
+      place = unquote(address.fragment)
+      if not target.exists() or (place and target in pages and place not in pages[target].places):
+        where = path.relative_to(site)
+        logging.getLogger(__name__).warning("%s: %s leads nowhere", where, link)
+
+
+class _Page(HTMLParser):
+  """The links of a page, and the places in it that links can lead to."""
+
+  def __init__(self, path: pathlib.Path) -> None:
+    super().__init__()
+    self.links: list[str] = []
+    self.places: set[str] = set()
+    self.feed(path.read_text())
+
+  def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    for name, value in attrs:
+      if value and name in ("href", "src"):
+        self.links.append(value)
+      elif value and name == "id":
+        self.places.add(value)

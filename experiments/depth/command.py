@@ -32,8 +32,8 @@ PARTS = ("stacks", "networks", "assumption")
 class DepthCommand:
   """Measure activations and gradients of deep networks of kervolutions, at the start of training.
 
-  What has rows in the files of --out is not measured again; `--parts` without a name makes the
-  page alone.
+  What has rows of all --depths and --seeds in the files of --out is not measured again, other rows
+  of the same are replaced; `--parts` without a name makes the page alone.
   """
 
   parts: Annotated[tuple[str, ...], tyro.conf.arg(metavar="|".join(PARTS))] = PARTS
@@ -66,6 +66,8 @@ def run(command: DepthCommand) -> int:
   ):
     if unknown := [name for name in given if name not in known]:
       raise UsageError(f"`--{option}` must be of {', '.join(known)}, got {unknown}")
+  if not command.kernels:
+    raise UsageError(f"`--kernels` must be of {', '.join(KERNELS)}, got none")
   if command.seeds < 1:
     raise UsageError(f"`--seeds` must be at least 1, got {command.seeds}")
   if not command.depths or min(command.depths) < 2:
@@ -76,10 +78,12 @@ def run(command: DepthCommand) -> int:
     file = out / f"{part}.json"
     content = read(file)
     for key, measured in _plan(part, command):
-      if any({name: row[name] for name in key} == key for row in content["rows"]):
+      there = [row for row in content["rows"] if {name: row[name] for name in key} == key]
+      if _complete(there, command.depths if part == "stacks" else (), command.seeds):
         continue
       print(part, *key.values(), flush=True)
-      content["rows"] += [{**key, **row} for row in measured()]
+      made = [{**key, **row} for row in measured()]
+      content["rows"] = [row for row in content["rows"] if row not in there] + made
       content["environment"] = environment()
       _write(file, content)
   write_atomically(
@@ -87,6 +91,13 @@ def run(command: DepthCommand) -> int:
   )
   print(f"page: {out.with_suffix('.md')}")
   return 0
+
+
+def _complete(rows: Sequence[dict[str, Any]], depths: Sequence[int], seeds: int) -> bool:
+  """Whether rows are of all depths and seeds."""
+  wanted = {str(depth) for depth in depths}
+  measured = {row["seed"] for row in rows if not wanted or row["gradient"].keys() >= wanted}
+  return measured >= set(range(seeds))
 
 
 def _plan(

@@ -20,12 +20,12 @@ Made by `python -m experiments depth`. What to do, and why: [docs/deep.md](../..
 what comes of training such networks: `python -m experiments study depth`.
 
 Plain stacks are 3x3 layers of 16 features, zero padded, on 8 normal inputs of 8x8; each cell is the
-median of three seeds. *Size*: standard deviation of what leaves the kernel function, over that of
-the first layer; the layer that is farthest from 1. *Apart*: what is left of the variation over
-positions once all features of a position have lost what they have in common, in parts of the root
-mean square; the least of all layers (0: every feature says the same). *Gradient*: norm of the
-gradient with respect to the filters of layer 2, over that of the last layer, for a random
-cotangent. "-": not a finite number, or 0 over 0."""
+median of {seeds}. *Size*: standard deviation of what leaves the kernel function, over that of the
+first layer, of the layer whose ratio is farthest from 1. *Apart*: the part of the root mean square
+that is left once the mean of each feature, and then the mean over features at each position, are
+subtracted; the least over layers (0: every feature says the same). *Gradient*: norm of the gradient
+with respect to the filters of layer 2, over that of the last layer, for a random cotangent. "-":
+not a finite number, or 0 over 0."""
 
 _GOAL = f"""The goal at depth {DEPTH}, for every seed: sizes within {SIZES[0]:g} to {SIZES[1]:g}, at
 least {LEFT:g} left of the variation over positions, and apart, and gradients within
@@ -45,7 +45,10 @@ products, and mean distances, over what they are then (1 where the assumption ho
 _NETWORKS = """Every convolution kervolved, the ReLUs and batch normalization of the network as they
 are, normal images, random classes. *Size* and *apart* as above, apart after batch normalization;
 *gradient*: filters of the second layer over those of the last one. Filters of the default are the
-network's, of variance 2 / fan-out."""
+network's, of variance 2 / fan-out. *Misses*: what of the goal of the stacks the recipe misses in
+any seed, and of the convolution itself. A residual network adds up its blocks, so that sizes
+differ with any layer in it."""
+_NO_STACKS = f"There are no stacks of {DEPTH} layers yet: `--depths {DEPTH}` makes them."
 
 
 def page(contents: Mapping[str, Mapping[str, Any]]) -> str:
@@ -54,8 +57,11 @@ def page(contents: Mapping[str, Mapping[str, Any]]) -> str:
   Args:
     contents: of the files of rows, by name of the part.
   """
-  parts = [_HEAD]
+  seeds = {row["seed"] for content in contents.values() for row in content["rows"]}
+  parts = [_HEAD.format(seeds="1 seed" if len(seeds) == 1 else f"{len(seeds)} seeds")]
   stacks = [row for row in contents["stacks"]["rows"] if str(DEPTH) in row["gradient"]]
+  if contents["stacks"]["rows"] and not stacks:
+    parts += [f"## Stacks\n\n{_NO_STACKS}"]
   if stacks:
     parts += [f"## Stacks\n\n{_GOAL}", _answer(stacks), _verdict(stacks)]
     parts += [f"The recipe by depth, gradient:\n\n{_by_depth(stacks)}"]
@@ -93,11 +99,17 @@ def gradient(row: Row, depth: int) -> float:
 
 def reaches(row: Row) -> bool:
   """Whether a stack is within the goal."""
-  return (
-    SIZES[0] <= size(row, DEPTH) <= SIZES[1]
-    and all(least(row, figure, DEPTH) >= LEFT for figure in ("positions", "features"))
-    and GRADIENTS[0] <= gradient(row, DEPTH) <= GRADIENTS[1]
-  )
+  return not _missed(row, DEPTH, gradient(row, DEPTH))
+
+
+def _missed(row: Row, depth: int, ratio: float) -> list[str]:
+  """What of the goal a stack or a network of so many layers misses, given that of gradients."""
+  kept = {
+    "size": SIZES[0] <= size(row, depth) <= SIZES[1],
+    "apart": all(least(row, figure, depth) >= LEFT for figure in ("positions", "features")),
+    "gradient": GRADIENTS[0] <= ratio <= GRADIENTS[1],
+  }
+  return [name for name, fits in kept.items() if not fits]
 
 
 def _ratio(values: Sequence[float | None]) -> float:
@@ -152,16 +164,18 @@ def _verdict(rows: Sequence[Row]) -> str:
   return (
     f"Out of reach with this recipe: {', '.join(missed)}."
     if missed
-    else "Every kernel reaches it with its recipe."
+    else "In a plain stack every kernel reaches it with its recipe."
   )
 
 
 def _by_depth(rows: Sequence[Row]) -> str:
-  depths = [int(depth) for depth in rows[0]["gradient"]]
+  depths = sorted({int(depth) for row in rows for depth in row["gradient"]})
   body = []
   for name in _kernels(rows):
     found = _of(rows, kernel=name, **_RECIPE)
-    body.append([name, *(_number([gradient(row, depth) for row in found]) for depth in depths)])
+    known = [[row for row in found if str(depth) in row["gradient"]] for depth in depths]
+    pairs = zip(known, depths, strict=True)
+    body.append([name, *(_number([gradient(row, depth) for row in each]) for each, depth in pairs)])
   return table(["kernel", *map(str, depths)], body)
 
 
@@ -199,15 +213,18 @@ def _assumption(rows: Sequence[Row]) -> str:
 def _networks(rows: Sequence[Row]) -> str:
   body = []
   for network, kernel in dict.fromkeys((row["network"], row["kernel"]) for row in rows):
-    cells = [network, kernel]
+    cells, missed = [network, kernel], dict[str, None]()
     for way in ("default", "deep"):
       found = _of(rows, network=network, kernel=kernel, way=way)
+      if way == "deep" or kernel == "convolution":
+        for row in found:
+          missed |= dict.fromkeys(_missed(row, len(row["layers"]), _ratio(row["gradient"])))
       depths = [len(row["layers"]) for row in found]
       cells += [
         _number([size(row, depth) for row, depth in zip(found, depths, strict=True)]),
         _number([least(row, "features", depth) for row, depth in zip(found, depths, strict=True)]),
         _number([_ratio(row["gradient"]) for row in found]),
       ]
-    body.append(cells)
+    body.append([*cells, ", ".join(missed)])
   head = ["network", "kernel", "default: size", "apart", "gradient"]
-  return table([*head, "recipe: size", "apart", "gradient"], body)
+  return table([*head, "recipe: size", "apart", "gradient", "misses"], body)

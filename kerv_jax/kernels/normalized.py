@@ -2,20 +2,25 @@
 
 from collections.abc import Mapping
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.core import Tracer
 
 from kerv_jax.kernels.base import Kernel, Product, Scaled, Sum, require_kernel
+from kerv_jax.kernels.builtin import Polynomial
 from kerv_jax.kernels.definitions import (
   DEFINITIONS,
   FILTER_SQUARED_NORM,
   INNER_PRODUCT,
   PATCH_SQUARED_NORM,
+  quotient,
   safe_sqrt,
 )
 from kerv_jax.kernels.fields import child
+
+_LINE = jax.tree.structure(Polynomial(degree=1))
 
 
 class Normalized(Kernel):
@@ -32,8 +37,9 @@ class Normalized(Kernel):
   ``positive_diagonal = True`` in its body; a subclass does not inherit it.  Where a multiple in a
   sum is learned, and turns ``k(x, x)`` negative, the value is 0.
 
-  ``k(x, x)`` must be within the range of the dtype: a cube's below about 1e-38 is 0 in float32, and
-  so is the value then.
+  A polynomial is normalized before it is raised to its power, so it holds for lengths up to about
+  1e19 in float32, whatever the degree.  In sums and products ``k(x, x)`` must be within the range
+  of the dtype, about 1e-38 to 3e38: below, the value is 0, and beyond NaN.
 
   Attributes:
     kernel: the kernel; the names of its hyperparameters begin with ``inner_``.
@@ -81,21 +87,26 @@ class Normalized(Kernel):
 
   def from_statistics(self, statistics: Mapping[str, Array]) -> Array:
     """The quotient of the kernel and the roots of ``k(x, x)`` and ``k(w, w)``."""
+    kernel, degree = self.kernel, 1
+    if type(kernel) is Polynomial:  # the power of a quotient, and no quotient of powers
+      kernel, degree = _LINE.unflatten(jax.tree.leaves(kernel)), kernel.degree
     none = jnp.zeros(())  # what a function of distances does not ask for
     roots = [
-      safe_sqrt(self._of_itself(statistics.get(name, none)))
+      safe_sqrt(_of_itself(kernel, statistics.get(name, none)))
       for name in (PATCH_SQUARED_NORM, FILTER_SQUARED_NORM)
     ]
     norm = roots[0] * roots[1]
     zero = norm == 0
-    return jnp.where(zero, 0, self.kernel.from_statistics(statistics) / jnp.where(zero, 1, norm))
+    cosine = quotient(kernel.from_statistics(statistics), jnp.where(zero, 1, norm))
+    return jnp.where(zero, 0, cosine) ** degree
 
-  def _of_itself(self, square: Array) -> Array:
-    """``k(x, x)``, from the square of the norm of x: all distances are 0."""
-    products = (INNER_PRODUCT, PATCH_SQUARED_NORM, FILTER_SQUARED_NORM)
-    zero = jnp.zeros_like(square)
-    names = self.kernel.statistics or ()
-    return self.kernel.from_statistics({n: square if n in products else zero for n in names})
+
+def _of_itself(kernel: Kernel, square: Array) -> Array:
+  """``k(x, x)``, from the square of the norm of x: all distances are 0."""
+  products = (INNER_PRODUCT, PATCH_SQUARED_NORM, FILTER_SQUARED_NORM)
+  zero = jnp.zeros_like(square)
+  names = kernel.statistics or ()
+  return kernel.from_statistics({n: square if n in products else zero for n in names})
 
 
 def _objection(kernel: Kernel) -> str:

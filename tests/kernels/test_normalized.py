@@ -228,3 +228,17 @@ def test_it_learns_in_layers_of_linen_and_nnx_and_in_models_of_others():
   both = KervConv(4, (3, 3), kernel_fn=parts, use_bias=False)
   values = both.apply({"params": {"kernel": variables["params"]["kernel"]}}, x)
   assert_allclose(values[..., 2:], out[..., 2:], rtol=1e-5)
+
+
+@pytest.mark.parametrize("run", [lambda f: f, jax.jit], ids=["eager", "jit"])
+@pytest.mark.parametrize("size", [1e-8, 1.0, 300.0, 1e6, 1e16])
+@pytest.mark.parametrize("degree", [3, 5, 9])
+def test_a_polynomial_does_not_overflow_whatever_the_lengths(degree, size, run):
+  kernel = kernels.Normalized(kernels.Polynomial(degree, 0.0))
+  x = np.full(576, size, np.float32)
+  w = x * np.where(np.arange(576) % 4, 1, -1).astype(np.float32)
+  value, gradient = run(jax.value_and_grad(lambda w: kernel(x, w)))(w)
+  np.testing.assert_allclose(value, 0.5**degree, rtol=1e-5)
+  # The gradient is that of the power of the cosine.
+  wanted = degree * 0.5 ** (degree - 1) * (x - 0.5 * w) / (576 * np.float64(size) ** 2)
+  np.testing.assert_allclose(gradient, wanted, rtol=1e-4, atol=1e-45)

@@ -39,7 +39,8 @@ def test_filters_are_spread_as_the_kernel_asks():
   for kernel, deviation in [
     (kernels.Polynomial(), 1 / 20), (kernels.L2(), 1.0), (kernels.Gaussian(), 1.0),
     (kernels.L1(), 3.0), (-kernels.Laplacian(), 3.0), (kernels.Huber(), 3.0),
-    (kernels.MaxPlus(), 10.0), (kernels.L1() + kernels.Linear(), 1 / 20),
+    (kernels.MaxPlus(), 10.0), (-kernels.Chebyshev(), 10.0), (2.0 * kernels.MaxPlus(), 10.0),
+    (kernels.Chebyshev() + kernels.L1(), 3.0), (kernels.L1() + kernels.Linear(), 1 / 20),
   ]:  # fmt: skip
     made = filters(kernel)(jax.random.key(0), (400, 60))
     np.testing.assert_allclose(jnp.std(made) / deviation, 1, atol=0.02, err_msg=str(kernel))
@@ -60,19 +61,33 @@ class Layer(nn.Module):
     return self.conv(name="conv")(x)
 
 
+@pytest.mark.parametrize("first", [False, True], ids=["of the layer", "of all layers"])
 @pytest.mark.parametrize(("window", "fan_in"), [(3, 6), ((3, 2), 12)])
-def test_a_layer_is_a_kervolution_in_range_standardized_over_features(window, fan_in):
+def test_a_layer_is_a_kervolution_in_range_standardized_over_features(window, fan_in, first):
   x = jax.random.normal(jax.random.key(0), (2, *(7, 6)[: np.size(window)], 4))
-  options = {"features": 6, "kernel_size": window, "feature_group_count": 2}
-  made = deep(kernels.Gaussian(0.5), learnable=True)
-  out, variables = Layer(functools.partial(made, **options)).init_with_output(jax.random.key(1), x)
+  options, groups = {"features": 6, "kernel_size": window}, {"feature_group_count": 2}
+  made = deep(kernels.Gaussian(0.5), learnable=True, **(groups if first else {}))
+  made = functools.partial(made, **options, **({} if first else groups))
+  out, variables = Layer(made).init_with_output(jax.random.key(1), x)
   kernel_fn = kernels.Gaussian(0.5 / fan_in)
-  layer = KervConv(**options, kernel_fn=kernel_fn, learnable=True)
+  layer = KervConv(**options, **groups, kernel_fn=kernel_fn, learnable=True)
   params = variables["params"]["conv"]
   assert set(params) == {"kernel", "bias", "gamma"}
   y = np.asarray(layer.apply({"params": params}, x), np.float64)
   wanted = (y - y.mean(-1, keepdims=True)) / np.sqrt(y.var(-1, keepdims=True) + 1e-5)
   np.testing.assert_allclose(out, wanted, atol=2e-4)
+
+
+def test_parts_of_other_scales_are_standardized_each_by_itself():
+  x = jax.random.normal(jax.random.key(0), (2, 8, 8, 16))
+  parts = kernels.Concatenate([(8, kernels.Gaussian(0.5)), (4, kernels.L1())])
+  conv = functools.partial(deep(parts), features=12, kernel_size=(3, 3), padding="VALID")
+  out, _ = Layer(conv).init_with_output(jax.random.key(1), x)
+  for part in (out[..., :8], out[..., 8:]):
+    np.testing.assert_allclose(part.mean(-1), 0, atol=1e-5)
+    np.testing.assert_allclose(part.std(-1), 1, atol=0.02)
+  correlation = np.corrcoef(np.reshape(out[..., :8], (-1, 8)), rowvar=False)
+  assert np.abs(correlation[np.triu_indices(8, 1)]).mean() < 0.4  # 0.98, were all standardized
 
 
 def test_the_dtype_stays_and_what_will_not_do_is_told():
@@ -83,6 +98,14 @@ def test_the_dtype_stays_and_what_will_not_do_is_told():
     deep("l2")  # pyright: ignore
   with pytest.raises(ValueError, match="`features` must be at least 2, to be standardized, got 1"):
     deep(kernels.L2())(1, (3, 3))
+  with pytest.raises(ValueError, match=r"of each part of `kernel_fn` must be at least 2, .* got 1"):
+    deep(kernels.Concatenate([(7, kernels.L2()), (1, kernels.L1())]))(8, (3, 3))
+  with pytest.raises(TypeError, match=r"`options` must be of bias_init, .*, got \['foo'\]"):
+    deep(kernels.L2(), foo=1)
+  for groups in (0, -1, 3):
+    grouped = functools.partial(conv, feature_group_count=groups)
+    with pytest.raises(ValueError, match="feature_group_count"):
+      Layer(grouped).init(jax.random.key(0), x)
 
 
 @pytest.mark.parametrize(("make", "side"), [(LeNet5, 28), (FastNet, 32), (GoogLeNet, 32)])

@@ -22,34 +22,32 @@ from experiments.common.bands import (
   finish,
   panels_of,
 )
+from experiments.common.figures import STYLES
 from experiments.common.statistics import match
 
 _DPI = 130
 COLLAPSED = 0.5  # error of a run that has learnt next to nothing
 
-_COLORS = {
-  "#000000": ("cnn",),
-  "#D55E00": ("polynomial", "linear-polynomial-polynomial"),
-  "#0072B2": ("gaussian", "linear-gaussian-polynomial"),
-  "#009E73": ("sigmoid",),
-  "#CC79A7": ("l1", "gaussian-2018", "cnn-step-polynomial"),
-  "#E69F00": ("l2", "power-inside", "cnn-step-gaussian"),
-  "#56B4E9": ("conv-kerv", "tanh-inside", "cnn-wide"),
-  "#8C564B": ("kerv-kerv", "volterra", "learnable"),
-  "#17A2A2": ("polynomial-2-0.5", "polynomial-3-0.5", "polynomial-5-0.5"),
-  "#B8860B": ("polynomial-2-1", "polynomial-5-1"),
-  "#7F7F7F": ("linear-cnn",),
-  "#7F3FBF": ("polynomial-2-2", "polynomial-3-2", "polynomial-5-2"),
-}
-"""Of networks, the same in every plot, told apart by color-blind readers where they meet."""
-_LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2)))
+_LOOKS = (
+  ("cnn",),
+  ("polynomial", "linear-polynomial-polynomial"),
+  ("gaussian", "linear-gaussian-polynomial"),
+  ("sigmoid",),
+  ("l1", "gaussian-2018", "cnn-step-polynomial"),
+  ("l2", "power-inside", "cnn-step-gaussian"),
+  ("conv-kerv", "tanh-inside", "cnn-wide"),
+  ("kerv-kerv", "volterra", "learnable"),
+  ("polynomial-2-0.5", "polynomial-3-0.5", "polynomial-5-0.5"),
+  ("polynomial-2-1", "polynomial-5-1"),
+  ("linear-cnn",),
+  ("polynomial-2-2", "polynomial-3-2", "polynomial-5-2"),
+)
+"""Networks by their style, the same in every plot."""
 
 
 def style(arm: str) -> dict[str, Any]:
   """The color, line and marker of a network."""
-  place = next(n for n, arms in enumerate(_COLORS.values()) if arm in arms)
-  marker = "os^DvXP*<>dh"[place]
-  return {"color": list(_COLORS)[place], "linestyle": _LINES[place % 6], "marker": marker}
+  return STYLES[next(place for place, arms in enumerate(_LOOKS) if arm in arms)]
 
 
 def draw(evidence: Evidence, folder: Path) -> list[str]:

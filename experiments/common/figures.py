@@ -11,16 +11,17 @@ from matplotlib.ticker import PercentFormatter
 
 from experiments.common.curve import Curve
 
-# Colours of Okabe and Ito, told apart by colour-blind readers; line style and marker tell them
-# apart in greyscale.
-STYLES: tuple[dict[str, Any], ...] = (
-  {"color": "#000000", "linestyle": "-", "marker": "o"},
-  {"color": "#D55E00", "linestyle": "--", "marker": "s"},
-  {"color": "#0072B2", "linestyle": "-.", "marker": "^"},
-  {"color": "#009E73", "linestyle": ":", "marker": "D"},
-  {"color": "#CC79A7", "linestyle": (0, (5, 1, 1, 1, 1, 1)), "marker": "v"},
-  {"color": "#E69F00", "linestyle": (0, (8, 2)), "marker": "X"},
+_COLORS = (
+  *("#000000", "#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00"),
+  *("#56B4E9", "#8C564B", "#17A2A2", "#B8860B", "#7F7F7F", "#7F3FBF"),
 )
+_LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2)))
+STYLES: tuple[dict[str, Any], ...] = tuple(
+  {"color": color, "linestyle": _LINES[place % len(_LINES)], "marker": "os^DvXP*<>dh"[place]}
+  for place, color in enumerate(_COLORS)
+)
+"""Colors that color-blind readers tell apart, the first six those of Okabe and Ito; lines and
+markers tell them apart in gray."""
 
 
 def convergence(

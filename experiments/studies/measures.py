@@ -34,6 +34,11 @@ class Finding(NamedTuple):
     return min(2 * better, 1.0), min(2 * not_better, 1.0)
 
 
+def rates_of(stage: Stage) -> tuple[Rates, ...]:
+  """The learning rates that the arms of a stage are compared at."""
+  return ("own",) if stage.own else ("reference", "own")
+
+
 def of_arm(study: Study, rows: Rows, setting: str, arm: str, rates: Rates) -> dict[int, Any]:
   """Returns the rows of an arm by seed, without those of a pilot that no stage has as well."""
   whose = study.reference if rates == "reference" else arm
@@ -134,7 +139,7 @@ def verdicts(study: Study, rows: Rows) -> dict[tuple[str, str, str, Rates], str]
       if arm == study.reference:
         continue
       for measure in NEGLIGIBLE:
-        for rates in ("reference", "own"):
+        for rates in rates_of(stage):
           finding = find(study, rows, stage.setting, arm, measure, rates)
           if finding.estimate is not None:
             found[stage.setting, arm, measure, rates] = finding.p_values(measure)

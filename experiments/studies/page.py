@@ -12,13 +12,25 @@ from experiments import UsageError
 from experiments.common.bands import Band, draw_band, error_axes, finish, panels_of
 from experiments.common.figures import STYLES
 from experiments.common.files import write_atomically
-from experiments.common.markdown import table
+from experiments.common.markdown import filled, table
 from experiments.common.statistics import CONFIDENCE, Estimate
-from experiments.studies.measures import Finding, Rates, Rows, find, layout, of_arm, pilot, verdicts
+from experiments.studies.measures import (
+  Finding,
+  Rates,
+  Rows,
+  find,
+  layout,
+  of_arm,
+  pilot,
+  rates_of,
+  verdicts,
+)
 from experiments.studies.plan import Stage, Study
 
 PAGE = "README.md"
-_RATES: dict[Rates, str] = {"reference": "at the {}'s rate", "own": "at its own rate"}
+_RATES: dict[Rates, str] = {"reference": "at the {}'s rate", "own": "each at its own rate"}
+_UNITS = {"accuracy": "points of accuracy over the {}'s", "steps": "times the {}'s speed"}
+_WORDS = ("better", "undecided", "not better")
 
 
 def check(folder: Path, study: Study) -> None:
@@ -76,30 +88,41 @@ def _told(finding: Finding, measure: str) -> str:
 
 
 def _answer(study: Study, rows: Rows) -> str:
-  """The verdicts, as sentences: of each setting that has any, accuracy and speed."""
-  decided = verdicts(study, rows)
-  reference = study.arms[study.reference].label
-  sentences = []
-  for setting, arm in dict.fromkeys(claim[:2] for claim in decided):
-    about, words = study.settings[setting], []
-    for measure, unit in (("accuracy", "points of accuracy"), ("steps", "times as fast")):
-      for rates, where in _RATES.items():
-        if (word := decided.get((setting, arm, measure, rates))) is not None:
-          told = _told(find(study, rows, setting, arm, measure, rates), measure)
-          words.append(f"{told} {unit} {where.format(reference)} ({word})")
-    sentences.append(
-      f"On {about.label}, {study.arms[arm].label} against the {reference}: {', '.join(words)}."
-    )
-  return " ".join(sentences) or "**No answer yet**: the runs that decide it are still to be made."
+  """How many runs diverged, and the verdicts: a sentence for a setting, a measure and a rate."""
+  reference, groups = study.arms[study.reference].label, {}
+  for (setting, arm, measure, rates), word in verdicts(study, rows).items():
+    told = _told(find(study, rows, setting, arm, measure, rates), measure)
+    words = groups.setdefault((setting, measure, rates), {})
+    words.setdefault(word, []).append(f"{study.arms[arm].label} ({told})")
+  if not groups:
+    return "**No answer yet**: the runs that decide it are still to be made."
+  lost = [study.arms[key.arm].label for key, row in rows.items() if row["accuracy"] is None]
+  told = ", ".join(f"{lost.count(label)} of {label}" for label in dict.fromkeys(lost))
+  sentences = [f"{len(lost) or 'None'} of {len(rows)} runs diverged{told and f' ({told})'}."]
+  for (setting, measure, rates), words in groups.items():
+    parts = [
+      f"**{word}** {'is' if len(words[word]) == 1 else 'are'} {', '.join(words[word])}"
+      for word in _WORDS
+      if word in words
+    ]
+    where = _RATES[rates].format(reference)
+    about, unit = study.settings[setting].label, _UNITS[measure].format(reference)
+    sentences.append(f"On {about}, {where}, in {unit}, {'; '.join(parts)}.")
+  return " ".join(sentences)
 
 
 def _setting(study: Study, rows: Rows, setting: str, folder: Path) -> list[str]:
   """The table and the plot of a setting; nothing without runs."""
   about, reference = study.settings[setting], study.arms[study.reference].label
-  body = []
+  decided, asked = verdicts(study, rows), _rates(study, setting)
+  timed = any(layout(study, rows, setting, "steps", rates) for rates in asked)
+  head, body = ["network"], []
+  for rates in asked:
+    where = _RATES[rates].format(reference)
+    head += [f"accuracy, {where}", "points more"] + ["times as fast"] * timed
   for name, arm in study.arms.items():
     cells = [arm.label]
-    for rates in _RATES:
+    for rates in asked:
       found = of_arm(study, rows, setting, name, rates)
       rate = study.rate(setting, study.reference if rates == "reference" else name, rows)
       made = layout(study, rows, setting, "accuracy", rates)
@@ -107,40 +130,46 @@ def _setting(study: Study, rows: Rows, setting: str, folder: Path) -> list[str]:
       if made is not None and made.of(name):
         level = f"{100 * made.level(name).value:.2f} % ({len(found)} runs at {rate:g})"
       cells.append(level)
-      for measure in ("accuracy", "steps"):
+      for measure in ("accuracy", "steps") if timed else ("accuracy",):
         against = found and name != study.reference
         finding = find(study, rows, setting, name, measure, rates) if against else Finding(None)
-        cells.append(_told(finding, measure))
-    if any(cells[1:]):
-      body.append(cells)
-  if not body:
+        word = decided.get((setting, name, measure, rates), "")
+        cells.append(_told(finding, measure) + (word and f" ({word})"))
+    body.append(cells)
+  made = filled(head, body)
+  if not made:
     return []
-  head = ["network"]
-  for where in _RATES.values():
-    place = where.format(reference)
-    head += [f"accuracy {place}", "points more", "times as fast"]
+  steps = f"; and the {reference}'s steps to {100 * about.target:g} % over the network's" * timed
   text = (
-    f"Mean test accuracy after the last epoch; the difference from the {reference}'s in points; "
-    f"and the {reference}'s steps to {100 * about.target:g} % over the network's. In brackets "
-    f"intervals of {100 * CONFIDENCE:g} %, each one's own."
+    f"Mean test accuracy after the last epoch; the difference from the {reference}'s in points"
+    f"{steps}. In brackets intervals of {100 * CONFIDENCE:g} %, each one's own."
   )
-  plot = _plot(study, rows, setting, folder)
-  return [f"## {about.label}", text, table(head, body), f"![Test error]({plot})"]
+  return [f"## {about.label}", text, made, _plot(study, rows, setting, folder)]
+
+
+def _rates(study: Study, setting: str) -> list[Rates]:
+  """The learning rates that arms are compared at in a setting."""
+  stages = [stage for stage in study.stages if stage.setting == setting]
+  return [rates for rates in _RATES if any(rates in rates_of(stage) for stage in stages)]
 
 
 def _plot(study: Study, rows: Rows, setting: str, folder: Path) -> str:
-  """Draws test error against steps and against time, at own rates, and returns the file's name."""
+  """Draws test error against steps and against time, at own rates, and returns what shows it.
+
+  There is nothing to draw if runs were evaluated only once.
+  """
+  made = [_finished(study, rows, setting, name) for name in study.arms]
+  if max((len(row["steps"]) for found in made for row in found), default=0) < 2:
+    return ""
   figure, axes = panels_of(2)
   pace = {}
-  for name in study.arms:
-    found = _finished(study, rows, setting, name)
+  for name, found in zip(study.arms, made, strict=True):
     times = [row["train_seconds"] / row["steps"][-1] for row in found]
     pace[name] = min(times, default=math.nan)
-  for number, (name, arm) in enumerate(study.arms.items()):
-    found = _finished(study, rows, setting, name)
+  for number, ((name, arm), found) in enumerate(zip(study.arms.items(), made, strict=True)):
     if not found:
       continue
-    look = dict(STYLES[number % len(STYLES)])
+    look = STYLES[number % len(STYLES)]
     steps = np.array(found[0]["steps"])
     keep = steps > 0
     errors = np.array([[1 - a for a in row["test_accuracy"]] for row in found])[:, keep]
@@ -159,7 +188,7 @@ def _plot(study: Study, rows: Rows, setting: str, folder: Path) -> str:
   error_axes(axes, "test error (logarithmic)")
   name = f"{setting}.png"
   figure.savefig(folder / name, dpi=130)
-  return name
+  return f"![Test error]({name})"
 
 
 def _finished(study: Study, rows: Rows, setting: str, arm: str) -> list[Mapping[str, Any]]:

@@ -254,11 +254,38 @@ def test_the_page_begins_with_the_answer(tmp_path):
   page.write("cifar", study, rows, tmp_path)
   text = (tmp_path / "README.md").read_text()
   answer = text.split("\n\n")[1]
-  assert answer.startswith("On CIFAR-10, cubic, balance learnt (the paper's) against the CNN: +")
-  assert answer.count("(better)") == 4
+  assert answer.startswith(
+    "None of 18 runs diverged. On CIFAR-10, at the CNN's rate, in points of acc"
+  )
+  assert answer.count("**better** is cubic, balance learnt (the paper's) (") == 4
+  assert text.count("(better) |") == 4
   assert "**0.73: 70.00 %**" in text
   assert "| confirm | CIFAR-10 | verdicts | 18 of 30 |" in text
   page.write("cifar", study, rows, tmp_path)  # over its own
+
+
+def test_a_page_shows_what_was_asked_alone(tmp_path):
+  study, rows = plan.read("depth"), {}
+  for arm, accuracy in (("cnn", 0.5), ("l2", 0.4), ("cosine", 0.6), ("sigmoid", None)):
+    for key in study.searches("resnet20", arm):
+      rows[key] = {"accuracy": 0.3 if key.rate == 0.02 else 0.2}
+    for seed in (10, 11, 12):
+      noise = np.random.default_rng([seed, len(arm)]).normal(0, 0.002)
+      rows[Key("resnet20", arm, 0.02, seed)] = {"accuracy": accuracy and accuracy + noise} | (
+        {"steps": [1000], "test_accuracy": [accuracy], "train_seconds": 60.0} if accuracy else {}
+      )
+  page.write("depth", study, rows, tmp_path)
+  text = (tmp_path / "README.md").read_text()
+  answer, table = text.split("\n\n")[1], text.partition("| network | ")[2].partition("\n\n")[0]
+  assert answer.startswith("3 of 24 runs diverged (3 of all sigmoid). On CIFAR-10 by ResNet-20, ")
+  assert "each at its own rate" in answer
+  assert "**better** is all cosine (+" in answer
+  assert "**not better** is all L2 (-" in answer
+  assert "the CNN's rate" not in text  # each has its own alone
+  assert "times as fast" not in text  # the target is reached by none
+  assert "| all sigmoid | diverged | all sigmoid diverged |" in table
+  assert "L1" not in table
+  assert not list(tmp_path.glob("*.png"))  # one evaluation makes no curve
 
 
 def test_steps_are_read_between_evaluations_by_the_logarithm_of_the_error():
